@@ -1,0 +1,139 @@
+//! How an event is stored: kind and body as text, beside the header's fields.
+//!
+//! The version check is inside [`Record::decode`], so that nobody can forget it. Upcasting happens
+//! after reading and is never written back.
+
+use crate::event::Unknown;
+use crate::{Body, Digest, Epoch, Event, Json, Seq, Timestamp};
+
+/// The format this build writes, and the newest it reads.
+pub const FORMAT: u16 = 1;
+
+/// An event as stored.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Record {
+    /// Its position in the run.
+    pub seq: Seq,
+    /// When it was appended.
+    pub at: Timestamp,
+    /// The caller's own time.
+    pub caller_at: Option<Timestamp>,
+    /// The driver's epoch.
+    pub epoch: Epoch,
+    /// Recorded after the end.
+    pub late: bool,
+    /// The format the body was written in.
+    pub format: u16,
+    /// The kind's name.
+    pub kind: String,
+    /// The body exactly as stored, or its digest once it was erased.
+    pub body: StoredBody,
+    /// The chain's digest.
+    pub digest: Digest,
+}
+
+/// A body, or what is left of it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum StoredBody {
+    /// The text exactly as stored.
+    Text(String),
+    /// Erased; the keyed digest stays, so that the chain still verifies.
+    Erased(Digest),
+}
+
+/// Why a stored event cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum DecodeError {
+    /// A newer build wrote it.
+    #[error(
+        "event {seq} is in log format {found}, this build reads up to {FORMAT}; use a newer logreel"
+    )]
+    NewerFormat {
+        /// Which event.
+        seq: Seq,
+        /// Its format.
+        found: u16,
+    },
+    /// The body was erased.
+    #[error("the body of event {0} was erased")]
+    Erased(Seq),
+    /// The body is not what its kind says.
+    #[error("event {seq} ({kind}) does not decode")]
+    Body {
+        /// Which event.
+        seq: Seq,
+        /// Its kind.
+        kind: String,
+        /// What the parser said.
+        source: serde_json::Error,
+    },
+}
+
+impl Record {
+    /// Reads the event. An unknown kind reads as [`Body::Unknown`].
+    pub fn decode(&self) -> Result<Event, DecodeError> {
+        if self.format > FORMAT {
+            return Err(DecodeError::NewerFormat {
+                seq: self.seq,
+                found: self.format,
+            });
+        }
+        let StoredBody::Text(text) = &self.body else {
+            return Err(DecodeError::Erased(self.seq));
+        };
+        let body =
+            decode_body(self.format, &self.kind, text).map_err(|source| DecodeError::Body {
+                seq: self.seq,
+                kind: self.kind.clone(),
+                source,
+            })?;
+        Ok(Event {
+            seq: self.seq,
+            at: self.at,
+            caller_at: self.caller_at,
+            epoch: self.epoch,
+            late: self.late,
+            digest: self.digest,
+            body,
+        })
+    }
+}
+
+/// Writes a body as it is stored.
+pub fn encode_body(body: &Body) -> Result<String, serde_json::Error> {
+    body.write()
+}
+
+/// Reads a body written in `format`; one newer than [`FORMAT`] is refused here too.
+pub fn decode_body(format: u16, kind: &str, text: &str) -> Result<Body, serde_json::Error> {
+    if format > FORMAT {
+        let message = format!("log format {format} is newer than {FORMAT}");
+        return Err(serde::de::Error::custom(message));
+    }
+    let upcast = upcast(format, kind, text)?;
+    let text = upcast.as_deref().unwrap_or(text);
+    match Body::read(kind, text) {
+        Some(body) => body,
+        None => Ok(Body::Unknown(Unknown {
+            kind: kind.to_owned(),
+            raw: Json::parse(text.to_owned())?,
+        })),
+    }
+}
+
+/// Brings a body of an older format to today's shape; `None` when it is already in it.
+///
+/// Format 0 is what the prototypes wrote and lives on as the proof that upcasting works: there a
+/// cancelled run had its reason as `message`.
+fn upcast(format: u16, kind: &str, text: &str) -> Result<Option<String>, serde_json::Error> {
+    if format > 0 || kind != "run.cancelled" {
+        return Ok(None);
+    }
+    let mut body: serde_json::Value = serde_json::from_str(text)?;
+    if let Some(fields) = body.as_object_mut()
+        && let Some(message) = fields.remove("message")
+    {
+        fields.insert("reason".to_owned(), message);
+    }
+    Ok(Some(body.to_string()))
+}

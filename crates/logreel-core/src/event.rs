@@ -1,0 +1,1100 @@
+//! Every fact a log may hold, each with a typed body. Fields are in alphabetical order, because a
+//! body is stored as serde writes it and its keys are sorted.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{CallId, Epoch, RunId, Seq, Session, StepId, WaitId};
+use crate::json::{Json, Payload};
+use crate::{Digest, Timestamp};
+
+/// A fact of a run, decoded. How it is stored is [`crate::Record`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Event {
+    /// Its position in the run.
+    pub seq: Seq,
+    /// When it was appended; never decreases within a run.
+    pub at: Timestamp,
+    /// The caller's own time for it.
+    pub caller_at: Option<Timestamp>,
+    /// The driver's epoch when it was appended.
+    pub epoch: Epoch,
+    /// Recorded after the run had ended; changes no status.
+    pub late: bool,
+    /// The chain's digest up to and including this event.
+    pub digest: Digest,
+    /// What happened.
+    pub body: Body,
+}
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $variant:ident($body:ty) = $kind:literal,)*) => {
+        /// What happened. One variant per kind; [`Body::Unknown`] is a kind of a newer build, which
+        /// can be read and verified but not folded.
+        #[derive(Debug, Clone, PartialEq)]
+        #[expect(clippy::large_enum_variant, reason = "the large one is event 1, once per log")]
+        pub enum Body {
+            $($(#[$doc])* $variant($body),)*
+            /// Written by a newer build.
+            Unknown(Unknown),
+        }
+
+        impl Body {
+            /// Every kind this build knows, in the order of the documentation.
+            pub const KINDS: &[&str] = &[$($kind),*];
+
+            /// The kind's name, such as `step.finished`.
+            pub fn kind(&self) -> &str {
+                match self {
+                    $(Self::$variant(_) => $kind,)*
+                    Self::Unknown(unknown) => &unknown.kind,
+                }
+            }
+
+            pub(crate) fn write(&self) -> Result<String, serde_json::Error> {
+                match self {
+                    $(Self::$variant(body) => serde_json::to_string(body),)*
+                    Self::Unknown(unknown) => Ok(unknown.raw.text().to_owned()),
+                }
+            }
+
+            /// `None` when the kind is not one of ours.
+            pub(crate) fn read(kind: &str, text: &str) -> Option<Result<Self, serde_json::Error>> {
+                match kind {
+                    $($kind => Some(serde_json::from_str(text).map(Self::$variant)),)*
+                    _ => None,
+                }
+            }
+        }
+
+        $(impl From<$body> for Body {
+            fn from(body: $body) -> Self {
+                Self::$variant(body)
+            }
+        })*
+    };
+}
+
+kinds! {
+    /// Event 1 of every run that is not a fork.
+    RunStarted(RunStarted) = "run.started",
+    /// Another driver took the run over.
+    RunResumed(RunResumed) = "run.resumed",
+    /// The run ended with a result.
+    RunCompleted(RunCompleted) = "run.completed",
+    /// The run ended with an error.
+    RunFailed(RunFailed) = "run.failed",
+    /// The run was ended by someone.
+    RunCancelled(RunCancelled) = "run.cancelled",
+    /// The log before this event is another run's.
+    RunForked(RunForked) = "run.forked",
+    /// The run entered a phase.
+    PhaseEntered(PhaseEntered) = "phase.entered",
+    /// A plan was made or revised.
+    PlanMade(PlanMade) = "plan.made",
+    /// A step began; a short one has only its end.
+    StepStarted(StepStarted) = "step.started",
+    /// A step has its result.
+    StepFinished(StepFinished) = "step.finished",
+    /// An attempt of a step failed.
+    StepFailed(StepFailed) = "step.failed",
+    /// A failed step will be tried again.
+    StepRetrying(StepRetrying) = "step.retrying",
+    /// A step will not run.
+    StepSkipped(StepSkipped) = "step.skipped",
+    /// Nobody knows whether a write step happened.
+    StepInDoubt(StepInDoubt) = "step.in_doubt",
+    /// Someone said what became of a write step in doubt.
+    StepResolved(StepResolved) = "step.resolved",
+    /// An agent's turn began.
+    TurnStarted(Turn) = "turn.started",
+    /// An agent's turn ended.
+    TurnFinished(TurnFinished) = "turn.finished",
+    /// A model was asked.
+    ModelCalled(ModelCalled) = "model.called",
+    /// A model answered.
+    ModelAnswered(ModelAnswered) = "model.answered",
+    /// A model call failed.
+    ModelFailed(ModelFailed) = "model.failed",
+    /// A tool was called.
+    ToolCalled(ToolCalled) = "tool.called",
+    /// A tool returned.
+    ToolReturned(ToolReturned) = "tool.returned",
+    /// A tool failed, or was denied.
+    ToolFailed(ToolFailed) = "tool.failed",
+    /// Nobody knows whether a tool's write happened.
+    ToolInDoubt(ToolInDoubt) = "tool.in_doubt",
+    /// Someone said what became of a tool call in doubt.
+    ToolResolved(ToolResolved) = "tool.resolved",
+    /// A message joined the context.
+    MessageAdded(MessageAdded) = "message.added",
+    /// Someone steers the run; taken at the next turn.
+    MessageQueued(MessageQueued) = "message.queued",
+    /// The context goes on from a shorter chain.
+    ContextCompacted(ContextCompacted) = "context.compacted",
+    /// The run's document changed (RFC 6902).
+    StatePatched(StatePatched) = "state.patched",
+    /// An external run can be picked up from here.
+    CheckpointSaved(Checkpoint) = "checkpoint.saved",
+    /// An external run went back to a checkpoint.
+    CheckpointRestored(CheckpointRestored) = "checkpoint.restored",
+    /// A checkpoint is gone.
+    CheckpointDeleted(CheckpointDeleted) = "checkpoint.deleted",
+    /// The run waits for something.
+    WaitStarted(WaitStarted) = "wait.started",
+    /// A wait is over.
+    WaitEnded(WaitEnded) = "wait.ended",
+    /// A signal came, awaited or not.
+    SignalReceived(SignalReceived) = "signal.received",
+    /// A child run is about to exist.
+    ChildStarted(ChildStarted) = "child.started",
+    /// A child run ended.
+    ChildFinished(ChildFinished) = "child.finished",
+    /// The limits changed.
+    BudgetChanged(BudgetChanged) = "budget.changed",
+    /// The run goes on under another spec.
+    SpecChanged(SpecChanged) = "spec.changed",
+    /// The checks were made.
+    VerificationFinished(Verification) = "verification.finished",
+    /// A recorded program wrote something.
+    OutputWritten(OutputWritten) = "output.written",
+    /// A fact of the embedder's own.
+    Custom(Custom) = "custom",
+}
+
+impl Body {
+    /// Whether this ends a run.
+    pub fn is_terminal(&self) -> bool {
+        matches!(
+            self,
+            Self::RunCompleted(_) | Self::RunFailed(_) | Self::RunCancelled(_)
+        )
+    }
+
+    /// Whether this is a new recorded result, which shows that a driver got somewhere.
+    pub fn is_progress(&self) -> bool {
+        matches!(
+            self,
+            Self::StepFinished(_)
+                | Self::ModelAnswered(_)
+                | Self::ToolReturned(_)
+                | Self::ChildFinished(_)
+                | Self::WaitEnded(_)
+        )
+    }
+}
+
+/// A kind this build does not know, with its body as stored.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Unknown {
+    /// The kind's name.
+    pub kind: String,
+    /// The body as stored.
+    pub raw: Json,
+}
+
+/// What is executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunKind {
+    /// An agent spec.
+    Agent,
+    /// A workflow spec.
+    Workflow,
+    /// A registered Rust task.
+    Task,
+    /// Driven by a client over HTTP.
+    External,
+    /// A recorded program.
+    Record,
+}
+
+impl RunKind {
+    /// The name in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Agent => "agent",
+            Self::Workflow => "workflow",
+            Self::Task => "task",
+            Self::External => "external",
+            Self::Record => "record",
+        }
+    }
+}
+
+impl fmt::Display for RunKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What happens when work is interrupted: run again, run again with the same key, or ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Effect {
+    /// Changes nothing outside.
+    Read,
+    /// Doing it twice with the same key is doing it once.
+    Idempotent,
+    /// Must never be repeated blind.
+    Write,
+}
+
+impl Effect {
+    /// The name in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Idempotent => "idempotent",
+            Self::Write => "write",
+        }
+    }
+}
+
+/// How losing power is guarded against.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+pub enum Durability {
+    /// An acknowledged append survives a power cut.
+    #[default]
+    Full,
+    /// An acknowledged append survives the process, not a power cut.
+    Relaxed,
+}
+
+impl Durability {
+    /// The name in JSON and settings.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Relaxed => "relaxed",
+        }
+    }
+}
+
+/// The checkout a run was started in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Git {
+    /// The branch, when one was checked out.
+    pub branch: Option<String>,
+    /// The commit.
+    pub commit: String,
+    /// Whether there were uncommitted changes.
+    pub dirty: bool,
+}
+
+/// How a run came from another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Relation {
+    /// Started by it.
+    Child,
+    /// Shares its log up to a point.
+    Fork,
+    /// A fork that goes on where it failed.
+    Retry,
+}
+
+/// The run another came from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parent {
+    /// How.
+    pub relation: Relation,
+    /// Which run.
+    pub run: RunId,
+    /// At which event of it.
+    pub seq: Seq,
+}
+
+/// Limits; `None` = no limit. Money is in integer micro-dollars.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Budget {
+    /// Child runs.
+    pub children: Option<u64>,
+    /// Tokens, input and output together.
+    pub tokens: Option<u64>,
+    /// Tool calls.
+    pub tool_calls: Option<u64>,
+    /// Micro-dollars.
+    pub usd_micros: Option<u64>,
+    /// Milliseconds of driven time.
+    pub wall_ms: Option<u64>,
+}
+
+/// Who and what made a run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Provenance {
+    /// The host's name.
+    pub host: Option<String>,
+    /// Our version.
+    pub logreel: Option<String>,
+    /// Models that were used.
+    pub models: Vec<String>,
+    /// Tools that were used.
+    pub tools: Vec<String>,
+}
+
+/// Why something failed, as people and programs read it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cause {
+    /// A short name, such as `error`, `panic`, `timeout`.
+    pub kind: String,
+    /// What happened, in words.
+    pub message: String,
+    /// Whether trying again may help.
+    pub retryable: bool,
+    /// The step it happened in.
+    pub step: Option<StepId>,
+}
+
+/// What was spent. Never falls.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spend {
+    /// Tokens read from a cache.
+    pub cache_read_tokens: u64,
+    /// Tokens written to a cache.
+    pub cache_write_tokens: u64,
+    /// Input tokens.
+    pub input_tokens: u64,
+    /// Output tokens.
+    pub output_tokens: u64,
+    /// Output tokens spent on reasoning.
+    pub reasoning_tokens: u64,
+    /// Micro-dollars; `None` when the price is not known, which is not zero.
+    pub usd_micros: Option<u64>,
+}
+
+/// Body of `run.started`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunStarted {
+    /// The name of the agent, workflow, task or program.
+    pub agent: Arc<str>,
+    /// Limits.
+    pub budget: Budget,
+    /// The context node a session goes on from.
+    pub context: Option<Digest>,
+    /// The working folder.
+    pub dir: Option<String>,
+    /// How the store guards against power loss.
+    pub durability: Durability,
+    /// The checkout.
+    pub git: Option<Git>,
+    /// What it runs on.
+    pub input: Payload,
+    /// The caller's own name for it, unique in the namespace.
+    pub key: Option<String>,
+    /// What kind of spec.
+    pub kind: RunKind,
+    /// Labels to list by.
+    pub labels: BTreeMap<String, String>,
+    /// The run that started it.
+    pub parent: Option<Parent>,
+    /// Who made it.
+    pub provenance: Provenance,
+    /// The conversation it belongs to.
+    pub session: Option<Session>,
+    /// What to run.
+    pub spec: Payload,
+    /// The digest of the spec's meaning.
+    pub spec_digest: Digest,
+}
+
+/// Why a driver took a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ClaimReason {
+    /// Its owner was gone. Five of these without a result are a crash loop.
+    Orphaned,
+    /// It was queued, or its wait had ended.
+    Ready,
+}
+
+/// Body of `run.resumed`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunResumed {
+    /// Who drives it now.
+    pub owner: String,
+    /// Why.
+    pub reason: ClaimReason,
+}
+
+/// Body of `run.completed`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunCompleted {
+    /// The digest of the final state's meaning.
+    pub final_state_digest: Digest,
+    /// The result.
+    pub output: Payload,
+}
+
+/// Body of `run.failed`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunFailed {
+    /// Why.
+    pub error: Cause,
+    /// The digest of the final state's meaning.
+    pub final_state_digest: Digest,
+}
+
+/// Body of `run.cancelled`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunCancelled {
+    /// The digest of the final state's meaning.
+    pub final_state_digest: Digest,
+    /// Why.
+    pub reason: Option<String>,
+}
+
+/// Body of `run.forked`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunForked {
+    /// The fork's limits, with nothing spent.
+    pub budget: Budget,
+    /// The parent's digest at `parent.seq`.
+    pub digest: Digest,
+    /// Steps that start again.
+    pub forgotten: Vec<StepId>,
+    /// The fork's own input.
+    pub input: Payload,
+    /// Writes that were open at the fork.
+    pub may_have_happened: Vec<String>,
+    /// The run it came from.
+    pub parent: Parent,
+}
+
+/// Where a run is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Making a plan.
+    Planning,
+    /// Doing the work.
+    Executing,
+    /// Checking the work.
+    Verifying,
+}
+
+/// Body of `phase.entered`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PhaseEntered {
+    /// Which.
+    pub phase: Phase,
+}
+
+/// Body of `plan.made`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PlanMade {
+    /// The plan.
+    pub plan: Payload,
+}
+
+/// Body of `step.started`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StepStarted {
+    /// Counts from 1.
+    pub attempt: u32,
+    /// What an interruption means.
+    pub effect: Effect,
+    /// The digest of definition and inputs that the result is bound to.
+    pub input_digest: Option<Digest>,
+    /// The idempotency key.
+    pub key: Option<Digest>,
+    /// Which step.
+    pub step: StepId,
+}
+
+/// Body of `step.finished`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StepFinished {
+    /// Counts from 1.
+    pub attempt: u32,
+    /// What an interruption would have meant.
+    pub effect: Effect,
+    /// The digest of definition and inputs that the result is bound to.
+    pub input_digest: Option<Digest>,
+    /// The result.
+    pub output: Payload,
+    /// When it began, for a step that was not announced; `None` when `step.started` says it.
+    pub started_at: Option<Timestamp>,
+    /// Which step.
+    pub step: StepId,
+}
+
+/// Body of `step.failed`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StepFailed {
+    /// Counts from 1.
+    pub attempt: u32,
+    /// Why.
+    pub error: Cause,
+    /// When it began, for a step that was not announced.
+    pub started_at: Option<Timestamp>,
+    /// Which step.
+    pub step: StepId,
+}
+
+/// Body of `step.retrying`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StepRetrying {
+    /// The attempt to come.
+    pub attempt: u32,
+    /// How long it waits first.
+    pub delay_ms: u64,
+    /// Which step.
+    pub step: StepId,
+}
+
+/// Body of `step.skipped`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StepSkipped {
+    /// Why.
+    pub reason: String,
+    /// Which step.
+    pub step: StepId,
+}
+
+/// Body of `step.in_doubt`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StepInDoubt {
+    /// Under which driver it was announced.
+    pub epoch: Epoch,
+    /// The idempotency key it ran with.
+    pub key: Option<Digest>,
+    /// Why nobody knows.
+    pub reason: String,
+    /// Which step.
+    pub step: StepId,
+}
+
+/// What became of a write in doubt.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Resolution {
+    /// It happened, with this result.
+    Returned(Payload),
+    /// It failed, with this message.
+    Failed(String),
+    /// Run it again, with the same key.
+    Retry,
+}
+
+/// Body of `step.resolved`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StepResolved {
+    /// Who said so: a person or `reconcile`.
+    pub by: String,
+    /// What became of it.
+    pub resolution: Resolution,
+    /// Which step.
+    pub step: StepId,
+}
+
+/// Body of `turn.started`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Turn {
+    /// Counts from 1.
+    pub turn: u32,
+}
+
+/// Body of `turn.finished`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TurnFinished {
+    /// Counts from 1.
+    pub turn: u32,
+}
+
+/// Body of `model.called`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ModelCalled {
+    /// Counts from 1; above 1 the call is issued again.
+    pub attempt: u32,
+    /// Which call.
+    pub call: CallId,
+    /// The one context node the request is made from.
+    pub context: Option<Digest>,
+    /// The model's name.
+    pub model: String,
+    /// What the call may cost at most.
+    pub reserved: Spend,
+}
+
+/// Body of `model.answered`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ModelAnswered {
+    /// Which call.
+    pub call: CallId,
+    /// Why the model stopped.
+    pub finish_reason: Option<String>,
+    /// The answer.
+    pub message: Payload,
+    /// What it cost.
+    pub spent: Spend,
+}
+
+/// Body of `model.failed`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ModelFailed {
+    /// Which call.
+    pub call: CallId,
+    /// Why.
+    pub error: Cause,
+    /// What it cost all the same.
+    pub spent: Spend,
+}
+
+/// Body of `tool.called`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ToolCalled {
+    /// The arguments.
+    pub arguments: Payload,
+    /// Counts from 1; above 1 the call is issued again.
+    pub attempt: u32,
+    /// Which call.
+    pub call: CallId,
+    /// What an interruption means.
+    pub effect: Effect,
+    /// The idempotency key.
+    pub key: Option<Digest>,
+    /// The tool's name.
+    pub name: String,
+}
+
+/// Body of `tool.returned`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ToolReturned {
+    /// Which call.
+    pub call: CallId,
+    /// The result.
+    pub output: Payload,
+}
+
+/// Body of `tool.failed`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ToolFailed {
+    /// Which call.
+    pub call: CallId,
+    /// Why; of kind `denied` when it was never called.
+    pub error: Cause,
+}
+
+/// Body of `tool.in_doubt`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ToolInDoubt {
+    /// Which call.
+    pub call: CallId,
+    /// Why nobody knows.
+    pub reason: String,
+}
+
+/// Body of `tool.resolved`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ToolResolved {
+    /// Who said so.
+    pub by: String,
+    /// Which call.
+    pub call: CallId,
+    /// What became of it.
+    pub resolution: Resolution,
+}
+
+/// Body of `message.added`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MessageAdded {
+    /// The length of the message's text in bytes.
+    pub length: u64,
+    /// The context node: a blob of {message, previous}.
+    pub node: Digest,
+    /// The node before it.
+    pub previous: Option<Digest>,
+    /// `system`, `user`, `assistant`, `tool`.
+    pub role: String,
+}
+
+/// Body of `message.queued`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MessageQueued {
+    /// Who said it.
+    pub by: Option<String>,
+    /// What was said.
+    pub text: String,
+}
+
+/// Body of `context.compacted`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ContextCompacted {
+    /// The new end of the context.
+    pub node: Digest,
+    /// The old one.
+    pub previous: Option<Digest>,
+}
+
+/// Body of `state.patched`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StatePatched {
+    /// The operations (RFC 6902).
+    pub patch: json_patch::Patch,
+}
+
+/// Body of `checkpoint.saved`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// The checkpoint's name.
+    pub checkpoint: String,
+    /// What it holds.
+    pub data: Payload,
+    /// The node it was saved at.
+    pub step: Option<StepId>,
+}
+
+/// Body of `checkpoint.restored`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CheckpointRestored {
+    /// The checkpoint's name.
+    pub checkpoint: String,
+}
+
+/// Body of `checkpoint.deleted`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CheckpointDeleted {
+    /// The checkpoint's name.
+    pub checkpoint: String,
+}
+
+/// Why a run waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitKind {
+    /// Someone must say yes or no.
+    Approval,
+    /// Something must be signalled.
+    Signal,
+    /// Time must pass.
+    Timer,
+    /// A failed step waits for its next attempt.
+    Retry,
+    /// A child must end.
+    Child,
+    /// Someone paused it.
+    Paused,
+    /// Someone must say what became of a write.
+    InDoubt,
+    /// A limit was reached.
+    Budget,
+    /// Its drivers keep dying.
+    CrashLoop,
+}
+
+impl WaitKind {
+    /// The name in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Approval => "approval",
+            Self::Signal => "signal",
+            Self::Timer => "timer",
+            Self::Retry => "retry",
+            Self::Child => "child",
+            Self::Paused => "paused",
+            Self::InDoubt => "in_doubt",
+            Self::Budget => "budget",
+            Self::CrashLoop => "crash_loop",
+        }
+    }
+
+    /// Whether the run stops at once, whatever else could go on.
+    pub fn stops_everything(self) -> bool {
+        matches!(self, Self::Paused | Self::CrashLoop)
+    }
+
+    /// Whether the wait is the work of the step that it names, and its end that step's outcome.
+    pub fn is_work_of_step(self) -> bool {
+        matches!(self, Self::Approval | Self::Signal | Self::Timer)
+    }
+
+    /// Whether the step that it names can be one that runs and now stops. One in doubt has stopped
+    /// already, and what stops everything is about no step.
+    pub fn can_suspend(self) -> bool {
+        !self.stops_everything() && self != Self::InDoubt
+    }
+
+    /// Whether an answer ends it.
+    pub fn is_answerable(self) -> bool {
+        matches!(self, Self::Approval | Self::Signal)
+    }
+
+    /// Whether only a person can end it (a deadline may still pass).
+    pub fn needs_person(self) -> bool {
+        matches!(
+            self,
+            Self::Approval
+                | Self::Signal
+                | Self::Paused
+                | Self::InDoubt
+                | Self::Budget
+                | Self::CrashLoop
+        )
+    }
+}
+
+impl fmt::Display for WaitKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What happens when a wait's deadline passes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnDeadline {
+    /// The waiting step fails.
+    Fail,
+    /// As if someone had said yes.
+    Approve,
+    /// As if someone had said no.
+    Deny,
+    /// The wait was for just this.
+    Continue,
+}
+
+/// Body of `wait.started`: also how an open wait is kept in the row.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WaitStarted {
+    /// The arguments of the tool call that is asked about.
+    pub arguments: Option<Payload>,
+    /// The call it is about.
+    pub call: Option<CallId>,
+    /// When it ends by itself; absolute.
+    pub deadline: Option<Timestamp>,
+    /// Why.
+    pub kind: WaitKind,
+    /// The signal's name, or who paused and why.
+    pub name: Option<String>,
+    /// What happens then.
+    pub on_deadline: Option<OnDeadline>,
+    /// What a person is asked.
+    pub prompt: Option<String>,
+    /// The step that waits.
+    pub step: Option<StepId>,
+    /// Whether the step was announced under this driver and stops running here; `decide` fills it
+    /// in, so that the row, which only counts what runs, knows it.
+    #[serde(default)]
+    pub suspends: bool,
+    /// The tool that is asked about.
+    pub tool: Option<String>,
+    /// Which wait.
+    pub wait: WaitId,
+}
+
+/// How a wait ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitOutcome {
+    /// Someone answered.
+    Answered,
+    /// The signal came.
+    Signalled,
+    /// The deadline passed.
+    TimedOut,
+    /// The time it waited for came.
+    Elapsed,
+    /// Someone resumed the run.
+    Resumed,
+    /// Someone said what became of the write.
+    Resolved,
+    /// The limit was raised.
+    Raised,
+    /// The child ended.
+    Finished,
+}
+
+/// Body of `wait.ended`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WaitEnded {
+    /// Yes or no, for an approval.
+    pub approved: Option<bool>,
+    /// Who ended it.
+    pub by: Option<String>,
+    /// How.
+    pub outcome: WaitOutcome,
+    /// What they said.
+    pub reason: Option<String>,
+    /// The step that waited.
+    pub step: Option<StepId>,
+    /// The answer's or signal's value.
+    pub value: Payload,
+    /// Which wait.
+    pub wait: WaitId,
+}
+
+/// Body of `signal.received`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SignalReceived {
+    /// The signal's name.
+    pub name: String,
+    /// Its value.
+    pub value: Payload,
+    /// The wait it ended; `None` when it is kept.
+    pub wait: Option<WaitId>,
+}
+
+/// Body of `child.started`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ChildStarted {
+    /// What was moved to it.
+    pub budget: Budget,
+    /// The child's id; durable before the child exists.
+    pub child: RunId,
+    /// Whether it outlives this run.
+    pub detached: bool,
+    /// The step it is the work of.
+    pub step: StepId,
+}
+
+/// Body of `child.finished`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ChildFinished {
+    /// Which child.
+    pub child: RunId,
+    /// Its final state's digest.
+    pub final_state_digest: Digest,
+    /// How it ended.
+    pub status: TerminalStatus,
+    /// The step it was the work of.
+    pub step: StepId,
+}
+
+/// How a run can end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TerminalStatus {
+    /// With a result.
+    Completed,
+    /// With an error.
+    Failed,
+    /// By someone.
+    Cancelled,
+}
+
+/// Body of `budget.changed`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BudgetChanged {
+    /// The limits from now on.
+    pub budget: Budget,
+    /// Who changed them.
+    pub by: Option<String>,
+}
+
+/// Body of `spec.changed`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SpecChanged {
+    /// The spec from now on.
+    pub spec: Payload,
+    /// The digest of its meaning.
+    pub spec_digest: Digest,
+}
+
+/// The outcome of one check or of all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// It holds.
+    Passed,
+    /// It does not hold.
+    Failed,
+    /// Someone must look.
+    NeedsReview,
+    /// It was not made.
+    Skipped,
+}
+
+/// One check.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Check {
+    /// What it said.
+    pub message: Option<String>,
+    /// Its name.
+    pub name: String,
+    /// Whether the whole depends on it.
+    pub required: bool,
+    /// Its outcome.
+    pub verdict: Verdict,
+}
+
+/// Body of `verification.finished`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Verification {
+    /// Each check.
+    pub checks: Vec<Check>,
+    /// The whole: any failed → failed; a required one pending or skipped → needs review.
+    pub verdict: Verdict,
+}
+
+impl Verification {
+    /// Draws the verdict from the checks.
+    pub fn of(checks: Vec<Check>) -> Self {
+        let verdict = if checks.iter().any(|check| check.verdict == Verdict::Failed) {
+            Verdict::Failed
+        } else if checks
+            .iter()
+            .any(|check| check.required && check.verdict != Verdict::Passed)
+        {
+            Verdict::NeedsReview
+        } else if checks.is_empty() {
+            Verdict::Skipped
+        } else {
+            Verdict::Passed
+        };
+        Self { checks, verdict }
+    }
+}
+
+/// Body of `output.written`: text when the bytes are UTF-8, else base64.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OutputWritten {
+    /// The bytes in base64 when they are not text.
+    pub base64: Option<String>,
+    /// The step that wrote it.
+    pub step: Option<StepId>,
+    /// `stdout` or `stderr`.
+    pub stream: String,
+    /// The text.
+    pub text: Option<String>,
+}
+
+/// Body of `custom`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Custom {
+    /// The value.
+    pub data: Payload,
+    /// The embedder's own kind.
+    pub name: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_verdict_follows_from_the_checks() {
+        let check = |verdict, required| Check {
+            message: None,
+            name: "tests".into(),
+            required,
+            verdict,
+        };
+        let verdict = |checks: &[Check]| Verification::of(checks.to_vec()).verdict;
+        assert_eq!(verdict(&[]), Verdict::Skipped);
+        assert_eq!(verdict(&[check(Verdict::Passed, true)]), Verdict::Passed);
+        assert_eq!(
+            verdict(&[check(Verdict::Failed, false), check(Verdict::Passed, true)]),
+            Verdict::Failed
+        );
+        assert_eq!(
+            verdict(&[check(Verdict::Skipped, true)]),
+            Verdict::NeedsReview
+        );
+        assert_eq!(verdict(&[check(Verdict::Skipped, false)]), Verdict::Passed);
+    }
+}

@@ -1,0 +1,822 @@
+//! The run's row: the bounded part of its state, kept beside the log by every append.
+//!
+//! Outside commands decide from it, lists show it, and it is always equal to what a fold of the whole
+//! log gives. It has two parts: `facts` change rarely and are behind an `Arc`, so that a store sees
+//! by the pointer whether it must write them again; the `pulse` changes with every event.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::event::{
+    Body, Budget, Cause, Durability, Event, Git, Parent, Phase, Provenance, Relation, Resolution,
+    RunKind, RunStarted, Spend, TerminalStatus, Verification, WaitStarted,
+};
+use crate::fold::{Illegal, IllegalEvent};
+use crate::id::{CallId, Epoch, Head, RunId, Session, StepId, WaitId};
+use crate::meaning::{FinalState, ResultSet};
+use crate::{Digest, Payload, Timestamp};
+
+/// Changes when `fold` gives another result for the same log; rows of another version are rebuilt.
+pub const FOLD_VERSION: u32 = 1;
+
+/// A run's status, derived from its row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Status {
+    /// Recorded; nobody began yet.
+    Created,
+    /// Making a plan.
+    Planning,
+    /// Doing the work.
+    Executing,
+    /// Checking the work.
+    Verifying,
+    /// Nothing can go on until something happens.
+    Waiting,
+    /// Ended with a result.
+    Completed,
+    /// Ended with an error.
+    Failed,
+    /// Ended by someone.
+    Cancelled,
+}
+
+impl Status {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Created,
+        Self::Planning,
+        Self::Executing,
+        Self::Verifying,
+        Self::Waiting,
+        Self::Completed,
+        Self::Failed,
+        Self::Cancelled,
+    ];
+
+    /// The name in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Planning => "planning",
+            Self::Executing => "executing",
+            Self::Verifying => "verifying",
+            Self::Waiting => "waiting",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    /// Whether nothing can follow but late facts.
+    pub fn is_terminal(self) -> bool {
+        matches!(self, Self::Completed | Self::Failed | Self::Cancelled)
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The text names no status.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is not a status; expected one of created, planning, executing, verifying, waiting, \
+     completed, failed, cancelled"
+)]
+pub struct InvalidStatus(String);
+
+impl FromStr for Status {
+    type Err = InvalidStatus;
+
+    fn from_str(text: &str) -> Result<Self, InvalidStatus> {
+        Self::ALL
+            .into_iter()
+            .find(|status| status.as_str() == text)
+            .ok_or_else(|| InvalidStatus(text.chars().take(80).collect()))
+    }
+}
+
+/// How a run ended. Only a completed run has an output, only a failed one a cause.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum End {
+    /// With a result.
+    Completed {
+        /// The result.
+        output: Payload,
+    },
+    /// With an error.
+    Failed {
+        /// Why.
+        cause: Cause,
+    },
+    /// By someone.
+    Cancelled {
+        /// Why.
+        reason: Option<String>,
+    },
+}
+
+/// How and when a run ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Ended {
+    /// When.
+    pub at: Timestamp,
+    /// How.
+    pub end: End,
+    /// The digest of the final state's meaning.
+    pub final_state_digest: Digest,
+}
+
+impl End {
+    /// The status it gives.
+    pub fn status(&self) -> TerminalStatus {
+        match self {
+            Self::Completed { .. } => TerminalStatus::Completed,
+            Self::Failed { .. } => TerminalStatus::Failed,
+            Self::Cancelled { .. } => TerminalStatus::Cancelled,
+        }
+    }
+}
+
+impl From<TerminalStatus> for Status {
+    fn from(status: TerminalStatus) -> Self {
+        match status {
+            TerminalStatus::Completed => Self::Completed,
+            TerminalStatus::Failed => Self::Failed,
+            TerminalStatus::Cancelled => Self::Cancelled,
+        }
+    }
+}
+
+/// An open wait.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OpenWait {
+    /// When it began.
+    pub since: Timestamp,
+    /// What it is for.
+    pub wait: WaitStarted,
+}
+
+/// A write nobody knows the outcome of.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Doubt {
+    /// A tool call.
+    Call(CallId),
+    /// A step.
+    Step(StepId),
+}
+
+impl Doubt {
+    /// Whether someone means this by `name`: the call id, or the step id as shown or as an array.
+    pub fn is_named(&self, name: &str) -> bool {
+        match self {
+            Self::Call(call) => call.as_str() == name,
+            Self::Step(step) => step.to_string() == name || step.canonical() == name,
+        }
+    }
+}
+
+/// A tool call under way.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ActiveTool {
+    /// Which call.
+    pub call: CallId,
+    /// Under which driver it was called last.
+    pub epoch: Epoch,
+    /// The tool.
+    pub name: String,
+    /// Since when.
+    pub since: Timestamp,
+}
+
+/// What was spent so far.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Usage {
+    /// The sum over the model's answers and failures; `usd_micros` of those with a known price.
+    #[serde(skip_serializing_if = "is_default")]
+    pub spent: Spend,
+    /// Model calls that were issued.
+    #[serde(skip_serializing_if = "is_default")]
+    pub model_calls: u64,
+    /// Model calls whose price is unknown; with any, the total cost is unknown.
+    #[serde(skip_serializing_if = "is_default")]
+    pub unpriced_calls: u64,
+    /// Tool calls that were issued.
+    #[serde(skip_serializing_if = "is_default")]
+    pub tool_calls: u64,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+impl Usage {
+    fn add(&mut self, spent: &Spend) {
+        let total = &mut self.spent;
+        // Saturating: the figures come from outside, and usage never falls.
+        for (sum, more) in [
+            (&mut total.cache_read_tokens, spent.cache_read_tokens),
+            (&mut total.cache_write_tokens, spent.cache_write_tokens),
+            (&mut total.input_tokens, spent.input_tokens),
+            (&mut total.output_tokens, spent.output_tokens),
+            (&mut total.reasoning_tokens, spent.reasoning_tokens),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
+        match spent.usd_micros {
+            Some(usd) => {
+                total.usd_micros = Some(total.usd_micros.unwrap_or(0).saturating_add(usd));
+            }
+            None => self.unpriced_calls += 1,
+        }
+    }
+
+    /// The cost in micro-dollars; `None` when any price is unknown.
+    pub fn usd_micros(&self) -> Option<u64> {
+        match self.unpriced_calls {
+            0 => Some(self.spent.usd_micros.unwrap_or(0)),
+            _ => None,
+        }
+    }
+}
+
+/// The part of the row that changes rarely.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Facts {
+    /// The name of the agent, workflow, task or program.
+    pub agent: Arc<str>,
+    /// Limits.
+    pub budget: Budget,
+    /// When the run was created.
+    pub created_at: Timestamp,
+    /// The working folder.
+    pub dir: Option<String>,
+    /// The document that `state.patched` changes.
+    pub document: serde_json::Value,
+    /// How the store guards against power loss.
+    pub durability: Durability,
+    /// How it ended, once it has.
+    pub ended: Option<Ended>,
+    /// The checkout.
+    pub git: Option<Git>,
+    /// Writes in doubt.
+    pub in_doubt: Vec<Doubt>,
+    /// What it runs on.
+    pub input: Payload,
+    /// The caller's own name for it.
+    pub key: Option<String>,
+    /// What kind of spec.
+    pub kind: RunKind,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// The run it came from.
+    pub parent: Option<Parent>,
+    /// Where it is; `None` before it began.
+    pub phase: Option<Phase>,
+    /// Who made it.
+    pub provenance: Provenance,
+    /// The conversation.
+    pub session: Option<Session>,
+    /// The digest of the spec's meaning.
+    pub spec_digest: Digest,
+    /// What the checks said.
+    pub verification: Option<Verification>,
+    /// Open waits, oldest first.
+    pub waits: Vec<OpenWait>,
+    /// How many waits there ever were; the next is `w` + this + 1.
+    pub waits_started: u32,
+}
+
+/// The part of the row that changes with every event.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Pulse {
+    /// Tool calls under way.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub active_tools: Vec<ActiveTool>,
+    /// The end of the context.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context: Option<Digest>,
+    /// Model calls under way.
+    #[serde(skip_serializing_if = "is_default")]
+    pub models_open: u32,
+    /// Announced steps under way in this epoch.
+    #[serde(skip_serializing_if = "is_default")]
+    pub running: u32,
+    /// Takeovers of a dead driver's run since the last recorded result.
+    #[serde(skip_serializing_if = "is_default")]
+    pub takeovers: u32,
+    /// What was spent.
+    #[serde(skip_serializing_if = "is_default")]
+    pub usage: Usage,
+}
+
+/// The bounded projection of a run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Row {
+    /// Which run.
+    pub run: RunId,
+    /// The end of its log; `head.seq` is the number of events.
+    pub head: Head,
+    /// The last event's time.
+    pub updated_at: Timestamp,
+    /// The last event's epoch.
+    pub epoch: Epoch,
+    /// What changes rarely.
+    pub facts: Arc<Facts>,
+    /// What changes with every event.
+    pub pulse: Pulse,
+}
+
+impl Row {
+    /// The row after event 1.
+    pub fn start(run: RunId, event: &Event) -> Result<Self, IllegalEvent> {
+        let illegal = |why| IllegalEvent::new(event, why);
+        let Body::RunStarted(started) = &event.body else {
+            return Err(illegal(Illegal::NotStarted));
+        };
+        if event.seq != crate::Seq::FIRST {
+            return Err(illegal(Illegal::OutOfOrder {
+                expected: crate::Seq::FIRST,
+            }));
+        }
+        if event.late {
+            return Err(illegal(Illegal::LateBeforeEnd));
+        }
+        let RunStarted { context, .. } = started;
+        Ok(Self {
+            run,
+            head: Head {
+                seq: event.seq,
+                digest: event.digest,
+            },
+            updated_at: event.at,
+            epoch: event.epoch,
+            facts: Arc::new(Facts {
+                agent: started.agent.clone(),
+                budget: started.budget.clone(),
+                created_at: event.at,
+                dir: started.dir.clone(),
+                document: serde_json::Value::Null,
+                durability: started.durability,
+                ended: None,
+                git: started.git.clone(),
+                in_doubt: Vec::new(),
+                input: started.input.clone(),
+                key: started.key.clone(),
+                kind: started.kind,
+                labels: started.labels.clone(),
+                parent: started.parent.clone(),
+                phase: None,
+                provenance: started.provenance.clone(),
+                session: started.session.clone(),
+                spec_digest: started.spec_digest,
+                verification: None,
+                waits: Vec::new(),
+                waits_started: 0,
+            }),
+            pulse: Pulse {
+                context: *context,
+                ..Pulse::default()
+            },
+        })
+    }
+
+    /// The status.
+    pub fn status(&self) -> Status {
+        if let Some(ended) = &self.facts.ended {
+            return ended.end.status().into();
+        }
+        let stopped = self
+            .facts
+            .waits
+            .iter()
+            .any(|open| open.wait.kind.stops_everything());
+        if stopped || (!self.facts.waits.is_empty() && !self.has_work_under_way()) {
+            return Status::Waiting;
+        }
+        match self.facts.phase {
+            None => Status::Created,
+            Some(Phase::Planning) => Status::Planning,
+            Some(Phase::Executing) => Status::Executing,
+            Some(Phase::Verifying) => Status::Verifying,
+        }
+    }
+
+    fn has_work_under_way(&self) -> bool {
+        self.pulse.running > 0
+            || self.pulse.models_open > 0
+            || self
+                .pulse
+                .active_tools
+                .iter()
+                .any(|tool| tool.epoch == self.epoch)
+    }
+
+    /// When a worker may take a run that nobody drives: `updated_at` when it is queued or its wait
+    /// has ended, the first deadline when it waits for one, `None` when only a person can act.
+    pub fn ready_at(&self) -> Option<Timestamp> {
+        match self.status() {
+            Status::Completed | Status::Failed | Status::Cancelled => None,
+            Status::Created | Status::Planning | Status::Executing | Status::Verifying => {
+                Some(self.updated_at)
+            }
+            Status::Waiting => {
+                let waits = &self.facts.waits;
+                if waits.iter().any(|open| open.wait.kind.stops_everything()) {
+                    return None;
+                }
+                waits.iter().filter_map(|open| open.wait.deadline).min()
+            }
+        }
+    }
+
+    /// The open wait with this id.
+    pub fn wait(&self, id: WaitId) -> Option<&OpenWait> {
+        self.facts.waits.iter().find(|open| open.wait.wait == id)
+    }
+
+    /// The id the next wait gets.
+    pub fn next_wait(&self) -> WaitId {
+        WaitId(self.facts.waits_started + 1)
+    }
+
+    /// The digest of the final state, were the run to end like this now.
+    pub fn final_state_digest(&self, results: &ResultSet, end: &End) -> Digest {
+        let output = match end {
+            End::Completed { output } => Some(output.to_json().to_value()),
+            End::Failed { .. } | End::Cancelled { .. } => None,
+        };
+        let cause = match end {
+            End::Failed { cause } => Some(cause.kind.as_str()),
+            End::Completed { .. } | End::Cancelled { .. } => None,
+        };
+        FinalState {
+            status: end.status(),
+            output,
+            cause,
+            state: &self.facts.document,
+            results: results.to_hex(),
+            verification: self.facts.verification.as_ref(),
+        }
+        .digest()
+    }
+
+    /// Applies the next event. On an error nothing has changed.
+    pub fn apply(&mut self, event: &Event) -> Result<(), IllegalEvent> {
+        self.check_envelope(event)?;
+        if self.facts.ended.is_none() {
+            let before = (self.pulse.running, self.pulse.models_open);
+            if event.epoch > self.epoch {
+                // What the driver before had under way is under way no more.
+                (self.pulse.running, self.pulse.models_open) = (0, 0);
+            }
+            self.apply_body(event).map_err(|why| {
+                (self.pulse.running, self.pulse.models_open) = before;
+                IllegalEvent::new(event, why)
+            })?;
+        } else if let Body::ModelAnswered(crate::event::ModelAnswered { spent, .. })
+        | Body::ModelFailed(crate::event::ModelFailed { spent, .. }) = &event.body
+        {
+            self.pulse.usage.add(spent);
+        }
+        self.head = Head {
+            seq: event.seq,
+            digest: event.digest,
+        };
+        self.updated_at = event.at;
+        self.epoch = event.epoch;
+        Ok(())
+    }
+
+    /// Whether the event's place, time, epoch, kind and mark let it follow.
+    pub(crate) fn check_envelope(&self, event: &Event) -> Result<(), IllegalEvent> {
+        self.envelope(event)
+            .map_err(|why| IllegalEvent::new(event, why))
+    }
+
+    fn envelope(&self, event: &Event) -> Result<(), Illegal> {
+        let expected = self.head.seq.next();
+        if event.seq != expected {
+            return Err(Illegal::OutOfOrder { expected });
+        }
+        if event.at < self.updated_at {
+            return Err(Illegal::TimeWentBack);
+        }
+        if event.epoch < self.epoch {
+            return Err(Illegal::StaleEpoch {
+                current: self.epoch,
+            });
+        }
+        if let Body::Unknown(_) = event.body {
+            return Err(Illegal::UnknownKind);
+        }
+        match (&self.facts.ended, event.late) {
+            (Some(_), false) => Err(Illegal::AfterEnd),
+            (None, true) => Err(Illegal::LateBeforeEnd),
+            (Some(_), true) | (None, false) => Ok(()),
+        }
+    }
+
+    /// One match, no `_` arm: a new kind costs an edit here, and that is intended.
+    fn apply_body(&mut self, event: &Event) -> Result<(), Illegal> {
+        match &event.body {
+            Body::RunStarted(started) => {
+                // Fills an empty input, never replaces one.
+                if self.facts.input.is_null() && !started.input.is_null() {
+                    self.facts_mut().input = started.input.clone();
+                }
+            }
+            Body::RunResumed(resumed) => match resumed.reason {
+                crate::event::ClaimReason::Orphaned => self.pulse.takeovers += 1,
+                crate::event::ClaimReason::Ready => {}
+            },
+            Body::RunCompleted(completed) => {
+                self.end(
+                    event.at,
+                    completed.final_state_digest,
+                    End::Completed {
+                        output: completed.output.clone(),
+                    },
+                );
+            }
+            Body::RunFailed(failed) => {
+                self.end(
+                    event.at,
+                    failed.final_state_digest,
+                    End::Failed {
+                        cause: failed.error.clone(),
+                    },
+                );
+            }
+            Body::RunCancelled(cancelled) => {
+                self.end(
+                    event.at,
+                    cancelled.final_state_digest,
+                    End::Cancelled {
+                        reason: cancelled.reason.clone(),
+                    },
+                );
+            }
+            Body::RunForked(forked) => {
+                if forked.parent.relation == Relation::Child {
+                    return Err(Illegal::ForkIsNoChild);
+                }
+                if (forked.parent.seq, forked.digest) != (self.head.seq, self.head.digest) {
+                    return Err(Illegal::ForkElsewhere);
+                }
+                self.pulse.running = 0;
+                self.pulse.models_open = 0;
+                self.pulse.active_tools.clear();
+                self.pulse.takeovers = 0;
+                let facts = self.facts_mut();
+                facts.budget = forked.budget.clone();
+                facts.created_at = event.at;
+                facts.input = forked.input.clone();
+                facts.parent = Some(forked.parent.clone());
+                facts.session = None;
+                facts.key = None;
+                facts.waits.clear();
+                facts.in_doubt.clear();
+            }
+            Body::PhaseEntered(entered) => {
+                if self.facts.phase != Some(entered.phase) {
+                    self.facts_mut().phase = Some(entered.phase);
+                }
+            }
+            Body::StepStarted(_) => {
+                self.begin_executing();
+                self.pulse.running += 1;
+            }
+            Body::StepFinished(finished) => {
+                self.step_ended(finished.started_at.is_none())?;
+                self.begin_executing();
+                self.pulse.takeovers = 0;
+            }
+            Body::StepFailed(failed) => {
+                self.step_ended(failed.started_at.is_none())?;
+                self.begin_executing();
+            }
+            Body::StepInDoubt(doubt) => {
+                self.step_ended(doubt.epoch == event.epoch)?;
+                self.facts_mut()
+                    .in_doubt
+                    .push(Doubt::Step(doubt.step.clone()));
+            }
+            Body::StepResolved(resolved) => {
+                self.resolve(&Doubt::Step(resolved.step.clone()), &resolved.resolution)?;
+            }
+            Body::TurnStarted(_) => self.begin_executing(),
+            Body::ModelCalled(called) => {
+                self.pulse.models_open += 1;
+                self.pulse.usage.model_calls += 1;
+                self.note_model(&called.model);
+            }
+            Body::ModelAnswered(answered) => {
+                self.pulse.models_open = self.pulse.models_open.saturating_sub(1);
+                self.pulse.usage.add(&answered.spent);
+                self.pulse.takeovers = 0;
+            }
+            Body::ModelFailed(failed) => {
+                self.pulse.models_open = self.pulse.models_open.saturating_sub(1);
+                self.pulse.usage.add(&failed.spent);
+            }
+            Body::ToolCalled(called) => {
+                self.begin_executing();
+                self.pulse.usage.tool_calls += 1;
+                self.pulse
+                    .active_tools
+                    .retain(|tool| tool.call != called.call);
+                self.pulse.active_tools.push(ActiveTool {
+                    call: called.call.clone(),
+                    epoch: event.epoch,
+                    name: called.name.clone(),
+                    since: event.at,
+                });
+                self.note_tool(&called.name);
+            }
+            Body::ToolReturned(returned) => {
+                self.tool_ended(&returned.call);
+                self.pulse.takeovers = 0;
+            }
+            Body::ToolFailed(failed) => self.tool_ended(&failed.call),
+            Body::ToolInDoubt(doubt) => {
+                self.tool_ended(&doubt.call);
+                self.facts_mut()
+                    .in_doubt
+                    .push(Doubt::Call(doubt.call.clone()));
+            }
+            Body::ToolResolved(resolved) => {
+                self.resolve(&Doubt::Call(resolved.call.clone()), &resolved.resolution)?;
+            }
+            Body::MessageAdded(added) => self.pulse.context = Some(added.node),
+            Body::ContextCompacted(compacted) => self.pulse.context = Some(compacted.node),
+            Body::StatePatched(patched) => {
+                let document = patch(&self.facts.document, &patched.patch)?;
+                self.facts_mut().document = document;
+            }
+            Body::WaitStarted(wait) => {
+                let expected = self.next_wait();
+                if wait.wait != expected {
+                    return Err(Illegal::WaitOutOfOrder { expected });
+                }
+                self.step_ended(wait.suspends)?;
+                let open = OpenWait {
+                    since: event.at,
+                    wait: wait.clone(),
+                };
+                let facts = self.facts_mut();
+                facts.waits_started += 1;
+                facts.waits.push(open);
+            }
+            Body::WaitEnded(ended) => {
+                if self.wait(ended.wait).is_none() {
+                    return Err(Illegal::WaitNotOpen(ended.wait));
+                }
+                self.facts_mut()
+                    .waits
+                    .retain(|open| open.wait.wait != ended.wait);
+                self.pulse.takeovers = 0;
+            }
+            Body::SignalReceived(signal) => match signal.wait {
+                Some(wait) if self.wait(wait).is_none() => return Err(Illegal::WaitNotOpen(wait)),
+                Some(_) | None => {}
+            },
+            Body::ChildFinished(_) => self.pulse.takeovers = 0,
+            Body::BudgetChanged(changed) => self.facts_mut().budget = changed.budget.clone(),
+            Body::SpecChanged(changed) => self.facts_mut().spec_digest = changed.spec_digest,
+            Body::VerificationFinished(verification) => {
+                self.facts_mut().verification = Some(verification.clone());
+            }
+            // These say nothing about the row.
+            Body::PlanMade(_)
+            | Body::StepRetrying(_)
+            | Body::StepSkipped(_)
+            | Body::TurnFinished(_)
+            | Body::MessageQueued(_)
+            | Body::CheckpointSaved(_)
+            | Body::CheckpointRestored(_)
+            | Body::CheckpointDeleted(_)
+            | Body::ChildStarted(_)
+            | Body::OutputWritten(_)
+            | Body::Custom(_) => {}
+            Body::Unknown(_) => return Err(Illegal::UnknownKind),
+        }
+        Ok(())
+    }
+
+    fn facts_mut(&mut self) -> &mut Facts {
+        Arc::make_mut(&mut self.facts)
+    }
+
+    fn end(&mut self, at: Timestamp, final_state_digest: Digest, end: End) {
+        self.pulse.running = 0;
+        self.pulse.models_open = 0;
+        self.pulse.active_tools.clear();
+        let facts = self.facts_mut();
+        facts.waits.clear();
+        facts.ended = Some(Ended {
+            at,
+            end,
+            final_state_digest,
+        });
+    }
+
+    /// The first executing phase, step, tool or turn start, but not while planning is open.
+    fn begin_executing(&mut self) {
+        if self.facts.phase.is_none() {
+            self.facts_mut().phase = Some(Phase::Executing);
+        }
+    }
+
+    /// Only a step that was announced under this driver was counted: one with its own `started_at`
+    /// never was, and the first event of a new driver forgot those of the one before.
+    fn step_ended(&mut self, counted: bool) -> Result<(), Illegal> {
+        if counted {
+            self.pulse.running = self
+                .pulse
+                .running
+                .checked_sub(1)
+                .ok_or(Illegal::StepNotRunning)?;
+        }
+        Ok(())
+    }
+
+    fn tool_ended(&mut self, call: &CallId) {
+        self.pulse.active_tools.retain(|tool| tool.call != *call);
+    }
+
+    fn resolve(&mut self, doubt: &Doubt, resolution: &Resolution) -> Result<(), Illegal> {
+        if !self.facts.in_doubt.contains(doubt) {
+            return Err(Illegal::NotInDoubt);
+        }
+        self.facts_mut().in_doubt.retain(|other| other != doubt);
+        match resolution {
+            Resolution::Returned(_) | Resolution::Failed(_) => self.pulse.takeovers = 0,
+            Resolution::Retry => {}
+        }
+        Ok(())
+    }
+
+    fn note_model(&mut self, name: &str) {
+        if !self
+            .facts
+            .provenance
+            .models
+            .iter()
+            .any(|known| known == name)
+        {
+            self.facts_mut().provenance.models.push(name.to_owned());
+        }
+    }
+
+    fn note_tool(&mut self, name: &str) {
+        if !self
+            .facts
+            .provenance
+            .tools
+            .iter()
+            .any(|known| known == name)
+        {
+            self.facts_mut().provenance.tools.push(name.to_owned());
+        }
+    }
+}
+
+/// How deep the document may nest. A JSON parser stops at 128, and whoever stores or shows a row puts
+/// the document inside something.
+const DOCUMENT_DEPTH_MAX: usize = 100;
+
+/// The document after a patch.
+pub(crate) fn patch(
+    document: &serde_json::Value,
+    patch: &json_patch::Patch,
+) -> Result<serde_json::Value, Illegal> {
+    fn fits(value: &serde_json::Value, levels: usize) -> bool {
+        match value {
+            serde_json::Value::Array(items) => {
+                levels > 0 && items.iter().all(|item| fits(item, levels - 1))
+            }
+            serde_json::Value::Object(fields) => {
+                levels > 0 && fields.values().all(|field| fits(field, levels - 1))
+            }
+            _ => true,
+        }
+    }
+    let mut document = document.clone();
+    json_patch::patch(&mut document, patch).map_err(|error| Illegal::Patch(error.to_string()))?;
+    if fits(&document, DOCUMENT_DEPTH_MAX) {
+        Ok(document)
+    } else {
+        let why = format!("the document would nest deeper than {DOCUMENT_DEPTH_MAX} levels");
+        Err(Illegal::Patch(why))
+    }
+}

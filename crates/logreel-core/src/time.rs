@@ -1,0 +1,156 @@
+//! Points in time: microseconds since 1970 in UTC, shown as RFC 3339 with six decimals and `Z`.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A point in time with microsecond resolution.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Timestamp(i64);
+
+impl Timestamp {
+    /// 1970-01-01T00:00:00Z.
+    pub const EPOCH: Self = Self(0);
+    /// Years 0000 to 9999: what RFC 3339 can write.
+    const MICROS_RANGE: std::ops::RangeInclusive<i64> =
+        -62_167_219_200_000_000..=253_402_300_799_999_999;
+
+    /// From microseconds since 1970; values RFC 3339 cannot write are clamped to its range.
+    pub const fn from_micros(micros: i64) -> Self {
+        let (low, high) = (*Self::MICROS_RANGE.start(), *Self::MICROS_RANGE.end());
+        Self(if micros < low {
+            low
+        } else if micros > high {
+            high
+        } else {
+            micros
+        })
+    }
+
+    /// Microseconds since 1970.
+    pub const fn as_micros(self) -> i64 {
+        self.0
+    }
+
+    /// Milliseconds since 1970, for ids that sort by time.
+    pub const fn as_millis(self) -> i64 {
+        self.0.div_euclid(1000)
+    }
+
+    /// The time from `earlier` to `self`; zero when `earlier` is later.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_micros(u64::try_from(self.0 - earlier.0).unwrap_or(0))
+    }
+}
+
+impl std::ops::Add<Duration> for Timestamp {
+    type Output = Self;
+
+    fn add(self, duration: Duration) -> Self {
+        let micros = i64::try_from(duration.as_micros()).unwrap_or(i64::MAX);
+        Self::from_micros(self.0.saturating_add(micros))
+    }
+}
+
+impl std::ops::Sub<Duration> for Timestamp {
+    type Output = Self;
+
+    fn sub(self, duration: Duration) -> Self {
+        let micros = i64::try_from(duration.as_micros()).unwrap_or(i64::MAX);
+        Self::from_micros(self.0.saturating_sub(micros))
+    }
+}
+
+impl fmt::Display for Timestamp {
+    /// Written by hand: it is on the path of every append (the header holds it).
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let days = self.0.div_euclid(86_400_000_000);
+        let micros = self.0.rem_euclid(86_400_000_000);
+        // Howard Hinnant's civil_from_days: eras of 400 years that begin on 1 March.
+        let shifted = days + 719_468;
+        let era = shifted.div_euclid(146_097);
+        let day_of_era = shifted.rem_euclid(146_097);
+        let year_of_era =
+            (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        let month_from_march = (5 * day_of_year + 2) / 153;
+        let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+        let month = if month_from_march < 10 {
+            month_from_march + 3
+        } else {
+            month_from_march - 9
+        };
+        let year = year_of_era + era * 400 + i64::from(month <= 2);
+
+        let mut text = *b"0000-00-00T00:00:00.000000Z";
+        let mut put = |at: usize, width: usize, mut value: i64| {
+            for digit in text[at..at + width].iter_mut().rev() {
+                *digit = b'0' + (value % 10) as u8;
+                value /= 10;
+            }
+        };
+        put(0, 4, year);
+        put(5, 2, month);
+        put(8, 2, day);
+        put(11, 2, micros / 3_600_000_000);
+        put(14, 2, micros / 60_000_000 % 60);
+        put(17, 2, micros / 1_000_000 % 60);
+        put(20, 6, micros % 1_000_000);
+        f.write_str(std::str::from_utf8(&text).map_err(|_| fmt::Error)?)
+    }
+}
+
+impl fmt::Debug for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The text is not an RFC 3339 time.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not an RFC 3339 time such as 2026-01-31T12:00:00.000000Z")]
+pub struct InvalidTimestamp(String);
+
+impl FromStr for Timestamp {
+    type Err = InvalidTimestamp;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parsed: jiff::Timestamp = text
+            .parse()
+            .map_err(|_| InvalidTimestamp(text.chars().take(80).collect()))?;
+        Ok(Self::from_micros(parsed.as_microsecond()))
+    }
+}
+
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Timestamp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn written_time_reads_back_and_equals_jiff(micros in Timestamp::MICROS_RANGE) {
+            let time = Timestamp::from_micros(micros);
+            prop_assert_eq!(time.to_string().parse::<Timestamp>().unwrap(), time);
+            let jiff = jiff::Timestamp::from_microsecond(micros);
+            if let Ok(jiff) = jiff {
+                prop_assert_eq!(time.to_string(), format!("{jiff:.6}"));
+            }
+        }
+    }
+}

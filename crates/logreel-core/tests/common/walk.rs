@@ -1,0 +1,565 @@
+//! Random walks: legal logs of every shape, made of what `decide` accepts.
+
+use logreel_core::event::*;
+use logreel_core::state::{CallState, Doing, Map, OpenStep};
+use logreel_core::*;
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::common::*;
+
+/// What a walk wants next: which command, three numbers to fill it with, and how the clock jumps.
+pub type Wish = (u8, u8, u8, i8);
+
+/// A legal log. Every append was decided, sealed and folded; what was refused left no trace.
+pub fn legal_log(wishes_max: usize) -> impl Strategy<Value = Log> {
+    let wishes = prop::collection::vec(any::<Wish>(), 0..wishes_max);
+    (any::<bool>(), wishes).prop_map(|(driven, wishes)| {
+        let mut log = Log::of(started(), Epoch(u64::from(driven)));
+        for group in wishes.chunks(3) {
+            walk(&mut log, group);
+        }
+        log
+    })
+}
+
+/// One append of up to three facts, or three appends.
+fn walk(log: &mut Log, group: &[Wish]) {
+    let jump = |log: &mut Log, seconds: i8| {
+        log.now = Timestamp::from_micros(log.now.as_micros() + i64::from(seconds) * 1_000_000);
+    };
+    if group[0].2.is_multiple_of(2) {
+        jump(log, group[0].3);
+        let base = log.clone();
+        let mut batch = Batch::new(&base.state, &base.results, base.epoch);
+        for wish in group.iter().filter(|wish| wish.0 < FACTS) {
+            let body = fact(&base, batch.next_wait(), *wish);
+            if let Ok(draft) = batch.decide(body.into()) {
+                log.push(draft).expect("what a batch decides, fold accepts");
+            }
+        }
+        return;
+    }
+    for wish in group {
+        jump(log, wish.3);
+        single(log, *wish);
+    }
+}
+
+const FACTS: u8 = 215;
+
+fn single(log: &mut Log, wish: Wish) {
+    let (choice, a, b, _) = wish;
+    let ended = log.status().is_terminal();
+    match choice {
+        0..FACTS => {
+            let body = fact(log, log.next_wait(), wish);
+            let alone = decide(&log.state, &log.results, log.epoch, body.clone().into());
+            let batch = Batch::new(&log.state, &log.results, log.epoch).decide(body.clone().into());
+            match batch {
+                Ok(draft) => {
+                    assert_eq!(alone, Ok(draft.clone()));
+                    log.push(draft)
+                        .expect("decide never emits what fold refuses");
+                }
+                // Whether these fit may depend on facts before them in the same append, so `decide`
+                // leaves it to the batch.
+                Err(_) if depends_on_batch(&body) => {}
+                Err(why) => assert_eq!(alone, Err(why)),
+            }
+        }
+        FACTS..=234 => {
+            let _answer: Result<(), Rejected> = log.outside(outside(log, a, b));
+        }
+        235..=246 if !ended => {
+            let reason = if a % 3 == 0 {
+                ClaimReason::Ready
+            } else {
+                ClaimReason::Orphaned
+            };
+            log.claim(reason);
+        }
+        // What an external driver reports after the end is kept, whatever it is.
+        235..=246 => {
+            let body = fact(log, log.next_wait(), (a, b, a, 0));
+            if !matches!(body, Body::Unknown(_)) {
+                log.push(Draft {
+                    late: true,
+                    ..Draft::new(body)
+                })
+                .expect("a late fact");
+            }
+        }
+        247..=248 if !ended => {
+            let finished =
+                |id: &StepId| matches!(log.state.steps.get(id), Some(StepState::Finished { .. }));
+            let forgotten = (0..4)
+                .map(step)
+                .filter(|id| b % 2 == 0 && finished(id))
+                .take(1)
+                .collect();
+            let parent = Parent {
+                relation: Relation::Fork,
+                run: log.run,
+                seq: log.head().seq,
+            };
+            let forked = RunForked {
+                budget: Budget::default(),
+                digest: log.head().digest,
+                forgotten,
+                input: payload(json!(a)),
+                may_have_happened: Vec::new(),
+                parent,
+            };
+            log.push(Draft::new(forked)).expect("a fork at the head");
+        }
+        247..=250 => {}
+        251..=252 => {
+            log.complete(json!({ "a": a % 3 }));
+        }
+        253..=254 => {
+            log.fail("error");
+        }
+        255 => {
+            let _answer: Result<(), Rejected> = log.outside(Outside::Cancel { reason: None });
+        }
+    }
+}
+
+fn depends_on_batch(body: &Body) -> bool {
+    matches!(
+        body,
+        Body::WaitStarted(_)
+            | Body::WaitEnded(_)
+            | Body::SignalReceived(_)
+            | Body::StepResolved(_)
+            | Body::ToolResolved(_)
+    )
+}
+
+fn outside(log: &Log, a: u8, b: u8) -> Outside {
+    let by = Some("ann".to_owned());
+    let value = payload(json!(b));
+    match a % 8 {
+        0 => Outside::Pause { reason: None },
+        1 | 2 => Outside::Resume { by },
+        3 => Outside::Answer {
+            wait: b.is_multiple_of(2).then(|| some_wait(log, b)),
+            approved: (!b.is_multiple_of(5)).then_some(true),
+            value,
+            reason: None,
+            by,
+        },
+        4 => Outside::Signal {
+            name: signal(b),
+            value,
+        },
+        5 => Outside::Say {
+            text: "hurry".into(),
+            by,
+        },
+        6 => {
+            let doubts = &log.state.row.facts.in_doubt;
+            let call = match doubts.get(usize::from(b) % doubts.len().max(1)) {
+                Some(row::Doubt::Call(call)) => call.to_string(),
+                Some(row::Doubt::Step(step)) => step.canonical().into_owned(),
+                None => "nothing".to_owned(),
+            };
+            Outside::Resolve {
+                call,
+                resolution: resolution(b),
+                by: "ann".into(),
+            }
+        }
+        _ => Outside::AddBudget {
+            add: Budget {
+                tokens: Some(5),
+                ..Budget::default()
+            },
+            by,
+        },
+    }
+}
+
+/// Plain, keyed, and inside another.
+pub fn step(n: u8) -> StepId {
+    let inner = StepId::from_parts(["read", "a/b"]).unwrap();
+    match n % 4 {
+        0 => step_id("fetch"),
+        1 => inner,
+        2 => inner.inside(&step_id("fetch")),
+        _ => step_id("pay"),
+    }
+}
+
+fn call(n: u8) -> CallId {
+    call_id(["c1", "c2", "c3"][usize::from(n % 3)])
+}
+
+fn signal(n: u8) -> String {
+    ["go", "stop"][usize::from(n % 2)].to_owned()
+}
+
+fn some_wait(log: &Log, n: u8) -> WaitId {
+    let waits = &log.state.row.facts.waits;
+    match waits.get(usize::from(n) % waits.len().max(1)) {
+        Some(open) if !n.is_multiple_of(7) => open.wait.wait,
+        _ => WaitId(u32::from(n % 5)),
+    }
+}
+
+fn effect(n: u8) -> Effect {
+    [Effect::Read, Effect::Idempotent, Effect::Write][usize::from(n % 3)]
+}
+
+fn resolution(n: u8) -> Resolution {
+    match n % 3 {
+        0 => Resolution::Returned(payload(json!(n))),
+        1 => Resolution::Failed("no".into()),
+        _ => Resolution::Retry,
+    }
+}
+
+/// Mostly a fact that fits, sometimes one that does not.
+fn fact(log: &Log, next_wait: WaitId, (choice, a, b, _): Wish) -> Body {
+    let state = &log.state;
+    let fits = b % 9 > 0;
+    let output = payload(json!({ "value": b % 4 }));
+    let node = Digest::of(&[a]);
+    // A step or call of which the fact may be true, when there is one.
+    let step_that = |is: fn(&OpenStep, Epoch) -> bool| {
+        let fitting = |n: &u8| {
+            state
+                .open_step(&step(*n))
+                .is_some_and(|open| is(open, log.epoch))
+        };
+        step((a..a.saturating_add(4)).find(fitting).unwrap_or(a))
+    };
+    let call_that = |calls: &Map<CallId, CallState>, is: fn(&CallState) -> bool| {
+        let fitting = |n: &u8| calls.get(&call(*n)).is_some_and(is);
+        call((a..a.saturating_add(3)).find(fitting).unwrap_or(a))
+    };
+    let runs = |open: &OpenStep, epoch| open.doing == Doing::Running && open.epoch == epoch;
+    let is_open = |call: &CallState| matches!(call, CallState::Open { .. });
+    let attempt = |step: &StepId| state.open_step(step).map_or(1, |open| open.attempt + 1);
+    let started_at = |step: &StepId| {
+        let announced = state
+            .open_step(step)
+            .is_some_and(|open| runs(open, log.epoch));
+        (announced != fits).then(|| time(-5))
+    };
+    match choice % 40 {
+        0..=4 => {
+            let (step, key) = (step(a), None);
+            let (attempt, effect) = (attempt(&step), effect(b));
+            StepStarted {
+                attempt,
+                effect,
+                input_digest: None,
+                key,
+                step,
+            }
+            .into()
+        }
+        5..=8 => {
+            let step = step(a);
+            let running = state.open_step(&step).filter(|open| runs(open, log.epoch));
+            let unannounced = if fits { Effect::Read } else { effect(b) };
+            let effect = running.map_or(unannounced, |open| open.effect);
+            let (attempt, started_at) = (attempt(&step), started_at(&step));
+            StepFinished {
+                attempt,
+                effect,
+                input_digest: None,
+                output,
+                started_at,
+                step,
+            }
+            .into()
+        }
+        9 | 10 => {
+            let step = step(a);
+            let (attempt, started_at) = (attempt(&step), started_at(&step));
+            StepFailed {
+                attempt,
+                error: cause("error"),
+                started_at,
+                step,
+            }
+            .into()
+        }
+        11 => {
+            let step = step_that(|open, _| matches!(open.doing, Doing::Failed(_)));
+            StepRetrying {
+                attempt: 2,
+                delay_ms: 5,
+                step,
+            }
+            .into()
+        }
+        12 => StepSkipped {
+            reason: "not needed".into(),
+            step: step(a),
+        }
+        .into(),
+        13 | 14 => {
+            let step =
+                step_that(|open, _| open.doing == Doing::Running && open.effect == Effect::Write);
+            let epoch = state.open_step(&step).map_or(log.epoch, |open| open.epoch);
+            StepInDoubt {
+                epoch,
+                key: None,
+                reason: "lost".into(),
+                step,
+            }
+            .into()
+        }
+        15 | 16 => {
+            let step = step_that(|open, _| open.doing == Doing::InDoubt);
+            StepResolved {
+                by: "reconcile".into(),
+                resolution: resolution(b),
+                step,
+            }
+            .into()
+        }
+        17 | 18 => ModelCalled {
+            call: call(a),
+            ..asked("m")
+        }
+        .into(),
+        19 | 20 => {
+            let call = call_that(&state.models, is_open);
+            ModelAnswered {
+                call,
+                ..answered("m", u64::from(b))
+            }
+            .into()
+        }
+        21 => {
+            let call = call_that(&state.models, is_open);
+            let spent = Spend {
+                usd_micros: None,
+                ..spend(u64::MAX)
+            };
+            ModelFailed {
+                call,
+                error: cause("error"),
+                spent,
+            }
+            .into()
+        }
+        22 | 23 => ToolCalled {
+            call: call(a),
+            ..called("t", effect(b))
+        }
+        .into(),
+        24 => ToolReturned {
+            call: call_that(&state.tools, is_open),
+            output,
+        }
+        .into(),
+        25 => {
+            let kind = if fits { "error" } else { "denied" };
+            ToolFailed {
+                call: call_that(&state.tools, is_open),
+                error: cause(kind),
+            }
+            .into()
+        }
+        26 => ToolInDoubt {
+            call: call_that(&state.tools, is_open),
+            reason: "lost".into(),
+        }
+        .into(),
+        27 => {
+            let call = call_that(&state.tools, |call| {
+                matches!(call, CallState::InDoubt { .. })
+            });
+            ToolResolved {
+                by: "ann".into(),
+                call,
+                resolution: resolution(b),
+            }
+            .into()
+        }
+        28 | 29 => {
+            let path = ["", "/a", "/b", "/a/c"][usize::from(a % 4)];
+            let op = ["add", "replace", "remove"][usize::from(b % 3)];
+            let value = if path.is_empty() { json!({}) } else { json!(b) };
+            patched(json!([{ "op": op, "path": path, "value": value }])).into()
+        }
+        30..=32 => {
+            let kinds = [
+                WaitKind::Approval,
+                WaitKind::Signal,
+                WaitKind::Timer,
+                WaitKind::Retry,
+                WaitKind::Child,
+                WaitKind::InDoubt,
+                WaitKind::Budget,
+            ];
+            let deadline = log.now + std::time::Duration::from_secs(30);
+            WaitStarted {
+                deadline: (a % 2 == 0).then_some(deadline),
+                name: Some(signal(b)),
+                step: (a % 3 > 0).then(|| step(a)),
+                suspends: a % 5 == 0,
+                wait: if fits {
+                    next_wait
+                } else {
+                    WaitId(u32::from(b))
+                },
+                ..waiting(kinds[usize::from(b) % kinds.len()])
+            }
+            .into()
+        }
+        33 => {
+            let outcomes = [
+                WaitOutcome::Answered,
+                WaitOutcome::Signalled,
+                WaitOutcome::TimedOut,
+            ];
+            let ended = wait_ended(0, outcomes[usize::from(b % 3)]);
+            WaitEnded {
+                wait: some_wait(log, a),
+                ..ended
+            }
+            .into()
+        }
+        34 => {
+            let wait = (a % 2 == 0).then(|| some_wait(log, b));
+            SignalReceived {
+                name: signal(b),
+                value: output,
+                wait,
+            }
+            .into()
+        }
+        35 => ChildStarted {
+            budget: Budget::default(),
+            child: child(a % 2),
+            detached: false,
+            step: step(a),
+        }
+        .into(),
+        36 => ChildFinished {
+            child: child(a % 2),
+            final_state_digest: node,
+            status: TerminalStatus::Failed,
+            step: step(a),
+        }
+        .into(),
+        _ => remark(log, a, b),
+    }
+}
+
+/// A fact that contradicts nothing, or one that is rare.
+fn remark(log: &Log, a: u8, b: u8) -> Body {
+    let output = payload(json!({ "value": b % 4 }));
+    let node = Digest::of(&[b]);
+    let previous = log.state.row.pulse.context;
+    match a % 18 {
+        0 => phase(Phase::Planning).into(),
+        1 => phase(Phase::Executing).into(),
+        2 => phase(Phase::Verifying).into(),
+        3 => PlanMade { plan: output }.into(),
+        4 => Turn { turn: u32::from(b) }.into(),
+        5 => TurnFinished { turn: u32::from(b) }.into(),
+        6 => MessageAdded {
+            length: 3,
+            node,
+            previous,
+            role: "user".into(),
+        }
+        .into(),
+        7 => MessageQueued {
+            by: None,
+            text: "hurry".into(),
+        }
+        .into(),
+        8 => ContextCompacted { node, previous }.into(),
+        9 => Checkpoint {
+            checkpoint: "k".into(),
+            data: output,
+            step: Some(step(b)),
+        }
+        .into(),
+        10 => CheckpointRestored {
+            checkpoint: "k".into(),
+        }
+        .into(),
+        11 => CheckpointDeleted {
+            checkpoint: "k".into(),
+        }
+        .into(),
+        12 => BudgetChanged {
+            budget: Budget::default(),
+            by: None,
+        }
+        .into(),
+        13 => SpecChanged {
+            spec: output,
+            spec_digest: node,
+        }
+        .into(),
+        14 => Verification::of(vec![checked(Verdict::Skipped, b.is_multiple_of(2))]).into(),
+        15 => OutputWritten {
+            base64: None,
+            step: Some(step(b)),
+            stream: "stdout".into(),
+            text: Some("x".into()),
+        }
+        .into(),
+        16 => match b % 8 {
+            0 => RunCancelled {
+                final_state_digest: node,
+                reason: None,
+            }
+            .into(),
+            1 | 2 => RunResumed {
+                owner: "me".into(),
+                reason: ClaimReason::Orphaned,
+            }
+            .into(),
+            3 | 4 => Body::Unknown(Unknown {
+                kind: "run.teleported".into(),
+                raw: Json::null(),
+            }),
+            _ => started().into(),
+        },
+        _ => Custom {
+            data: output,
+            name: "tick".into(),
+        }
+        .into(),
+    }
+}
+
+/// What the row counts, counted again from the state.
+pub fn recount(state: &RunState) -> (usize, usize, usize, usize) {
+    let epoch = state.row.epoch;
+    let here = |at: &Epoch| *at == epoch;
+    let running = state.steps.values().filter(
+        |step| matches!(step, StepState::Open(open) if open.doing == Doing::Running && here(&open.epoch)),
+    );
+    let models = state
+        .models
+        .values()
+        .filter(|call| matches!(call, CallState::Open { epoch, .. } if here(epoch)));
+    let tools = state
+        .tools
+        .values()
+        .filter(|call| matches!(call, CallState::Open { .. }));
+    let doubts = state
+        .tools
+        .values()
+        .filter(|call| matches!(call, CallState::InDoubt { .. }))
+        .count()
+        + state
+            .steps
+            .values()
+            .filter(|step| matches!(step, StepState::Open(open) if open.doing == Doing::InDoubt))
+            .count();
+    (running.count(), models.count(), tools.count(), doubts)
+}
