@@ -1,0 +1,30 @@
+//! Where Logreel keeps runs.
+//!
+//! [`RunStore`] is the one seam: [`memory`] is short enough to be the specification, [`sqlite`] is
+//! the default, and the contract suite (feature `testing`) proves a store, ours or a third party's.
+//! Nothing above this crate knows SQL.
+
+pub mod doorbell;
+pub mod env;
+pub mod error;
+pub mod memory;
+pub mod model;
+pub mod sqlite;
+pub mod store;
+pub mod tip;
+
+#[cfg(feature = "testing")]
+pub mod contract;
+#[cfg(feature = "testing")]
+pub mod faulty;
+
+pub use doorbell::Doorbell;
+pub use env::{Env, SystemEnv};
+pub use error::{AppendError, CreateError, Error};
+pub use memory::MemoryStore;
+pub use model::{
+    Append, Appended, ClaimOutcome, Claimable, Commanded, Created, Cursor, Driver, Entry,
+    EventPage, Filter, NewRun, Owner, OwnerId, RunPage, SessionInfo, Stats,
+};
+pub use sqlite::SqliteStore;
+pub use store::RunStore;

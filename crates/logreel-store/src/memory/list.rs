@@ -1,0 +1,165 @@
+//! What there is to see: lists, names, sessions.
+
+use std::collections::{HashMap, HashSet};
+
+use logreel_core::row::End;
+use logreel_core::{Payload, Row, RunId, Session};
+
+use super::MemoryStore;
+use crate::{Cursor, Error, Filter, RunPage, SessionInfo};
+
+impl MemoryStore {
+    pub(super) fn list_page(
+        &self,
+        filter: &Filter,
+        cursor: Option<&Cursor>,
+        limit: usize,
+    ) -> Result<RunPage, Error> {
+        let before = match cursor {
+            None => u64::MAX,
+            Some(Cursor(text)) => text
+                .parse()
+                .map_err(|_| Error::InvalidCursor(text.clone()))?,
+        };
+        let state = self.lock();
+        // Rule 10: newest first in the order of creation, which no clock can change.
+        let mut found = state.runs.range(..before).rev();
+        let mut matching = found
+            .by_ref()
+            .filter(|(_, run)| matches(filter, &run.tip.row));
+        let page: Vec<_> = matching.by_ref().take(limit.max(1)).collect();
+        let more = matching.next().is_some();
+        let next = page
+            .last()
+            .filter(|_| more)
+            .map(|(place, _)| Cursor(place.to_string()));
+        let items = page
+            .into_iter()
+            .map(|(_, run)| self.entry_of(&state, run))
+            .collect();
+        Ok(RunPage { items, next })
+    }
+
+    pub(super) fn find_runs(&self, prefix: &str, limit: usize) -> Vec<RunId> {
+        let prefix = prefix.strip_prefix("run_").unwrap_or(prefix);
+        let named = |run: &RunId| run.to_string()["run_".len()..].starts_with(prefix);
+        let state = self.lock();
+        let runs = state.runs.values().rev().map(|run| run.tip.row.run);
+        runs.filter(|run| named(run) || run.short() == prefix)
+            .take(limit)
+            .collect()
+    }
+
+    pub(super) fn list_sessions(&self) -> Vec<SessionInfo> {
+        let state = self.lock();
+        let mut sessions: Vec<SessionInfo> = Vec::new();
+        let mut index: HashMap<Session, usize> = HashMap::new();
+        for run in state.runs.values().rev() {
+            let facts = &run.tip.row.facts;
+            let Some(session) = facts.session.clone() else {
+                continue;
+            };
+            let at = *index.entry(session.clone()).or_insert(sessions.len());
+            if at == sessions.len() {
+                sessions.push(SessionInfo {
+                    runs: 0,
+                    active: self.active(&state, &session),
+                    last_created_at: Some(facts.created_at),
+                    closed: state.closed.contains(session.as_str()),
+                    session,
+                });
+            }
+            sessions[at].runs += 1;
+        }
+        // A closed session is a row of its own (rule 6): it is there without runs too.
+        for session in state
+            .closed
+            .iter()
+            .filter_map(|name| Session::new(name).ok())
+        {
+            if !index.contains_key(&session) {
+                let (runs, active, last_created_at, closed) = (0, None, None, true);
+                sessions.push(SessionInfo {
+                    session,
+                    runs,
+                    active,
+                    last_created_at,
+                    closed,
+                });
+            }
+        }
+        sessions
+    }
+}
+
+/// Whether all conditions hold.
+fn matches(filter: &Filter, row: &Row) -> bool {
+    let facts = &row.facts;
+    let label = |(name, value): &(String, String)| facts.labels.get(name) == Some(value);
+    let ended = facts.ended.as_ref();
+    (filter.status.is_empty() || filter.status.contains(&row.status()))
+        && filter
+            .session
+            .as_ref()
+            .is_none_or(|session| facts.session.as_ref() == Some(session))
+        && filter
+            .agent
+            .as_ref()
+            .is_none_or(|agent| **agent == *facts.agent)
+        && filter.labels.iter().all(label)
+        && filter.since.is_none_or(|since| facts.created_at >= since)
+        && filter
+            .spec_digest
+            .is_none_or(|digest| facts.spec_digest == digest)
+        && filter
+            .final_state_digest
+            .is_none_or(|digest| ended.is_some_and(|ended| ended.final_state_digest == digest))
+        && filter
+            .parent
+            .is_none_or(|run| facts.parent.as_ref().is_some_and(|it| it.run == run))
+        && filter.search.as_ref().is_none_or(|search| {
+            let have = words_of(row);
+            words(search).all(|word| have.contains(&word))
+        })
+}
+
+/// The words people find a run by: those of its input, output, agent and labels.
+fn words_of(row: &Row) -> HashSet<String> {
+    let facts = &row.facts;
+    let mut all: HashSet<String> = words(&facts.agent).collect();
+    for (name, value) in &facts.labels {
+        all.extend(words(name).chain(words(value)));
+    }
+    let output = match facts.ended.as_ref().map(|ended| &ended.end) {
+        Some(End::Completed { output }) => Some(output),
+        _ => None,
+    };
+    for json in [Some(&facts.input), output]
+        .into_iter()
+        .flatten()
+        .filter_map(Payload::inline)
+    {
+        collect_words(&json.to_value(), &mut all);
+    }
+    all
+}
+
+/// From the decoded value, not its text: `\n` in a JSON string is a blank, not the letter n.
+fn collect_words(value: &serde_json::Value, all: &mut HashSet<String>) {
+    match value {
+        serde_json::Value::String(text) => all.extend(words(text)),
+        serde_json::Value::Array(items) => items.iter().for_each(|item| collect_words(item, all)),
+        serde_json::Value::Object(fields) => {
+            for (name, value) in fields {
+                all.extend(words(name));
+                collect_words(value, all);
+            }
+        }
+        other => all.extend(words(&other.to_string())),
+    }
+}
+
+fn words(text: &str) -> impl Iterator<Item = String> {
+    let split = text.split(|c: char| !c.is_alphanumeric());
+    split.filter(|word| !word.is_empty()).map(str::to_lowercase)
+}

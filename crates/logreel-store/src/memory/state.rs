@@ -1,0 +1,142 @@
+//! What a memory store holds, and the one way into a log.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use logreel_core::chain::Sealed;
+use logreel_core::event::{Body, RunStarted};
+use logreel_core::{
+    AppendId, Blob, Digest, Epoch, Event, IllegalEvent, Record, Rejected, RunId, StepId, Timestamp,
+};
+
+use crate::tip::{Prepared, Tip};
+use crate::{Error, Owner, OwnerId};
+
+#[derive(Default)]
+pub(super) struct State {
+    /// By the order of creation; a place is never given twice (rule 11).
+    pub runs: BTreeMap<u64, Run>,
+    pub places: HashMap<RunId, u64>,
+    pub last_place: u64,
+    pub owners: HashMap<OwnerId, Member>,
+    pub closed: BTreeSet<String>,
+    /// Keys of deleted runs, whose they were and when they were deleted.
+    pub old_keys: HashMap<String, (RunId, Timestamp)>,
+    pub blobs: HashMap<Digest, Kept>,
+}
+
+pub(super) struct Kept {
+    pub bytes: Arc<[u8]>,
+    /// The context node before this one, when it is one.
+    pub previous: Option<Digest>,
+    /// Who refers to it.
+    pub runs: HashSet<RunId>,
+}
+
+pub(super) struct Run {
+    /// How it was started; its row may have moved on since.
+    pub started: RunStarted,
+    pub tip: Tip,
+    pub log: Vec<Record>,
+    /// The first answer to every append that landed (rule 2).
+    pub receipts: HashMap<AppendId, Receipt>,
+    pub epoch: Epoch,
+    pub lease: Option<(OwnerId, Timestamp)>,
+}
+
+#[derive(Clone)]
+pub(super) struct Receipt {
+    pub events: Vec<Event>,
+    pub answer: Result<(), Rejected>,
+}
+
+pub(super) struct Member {
+    pub owner: Owner,
+    /// The monotonic time of its latest beat.
+    pub beat: Duration,
+    pub left: bool,
+}
+
+impl State {
+    pub fn run(&self, run: &RunId) -> Result<&Run, Error> {
+        let place = self.places.get(run).ok_or(Error::NotFound(*run))?;
+        Ok(&self.runs[place])
+    }
+
+    pub fn run_mut(&mut self, run: &RunId) -> Result<&mut Run, Error> {
+        let place = self.places.get(run).ok_or(Error::NotFound(*run))?;
+        self.runs.get_mut(place).ok_or(Error::NotFound(*run))
+    }
+
+    pub fn owner(&self, owner: OwnerId) -> Result<&Owner, Error> {
+        let member = self.owners.get(&owner).filter(|member| !member.left);
+        let stranger = || Error::Bug(format!("owner {owner} drives runs but did not join"));
+        member.map(|member| &member.owner).ok_or_else(stranger)
+    }
+
+    /// When the child that `step` of the run is has ended.
+    pub fn child_ended(&self, run: &Run, step: Option<&StepId>) -> Option<Timestamp> {
+        let starts = run
+            .log
+            .iter()
+            .rev()
+            .filter(|record| record.kind == "child.started");
+        let child = starts
+            .filter_map(|record| record.decode().ok())
+            .find_map(|it| match it.body {
+                Body::ChildStarted(it) if step.is_none_or(|step| *step == it.step) => {
+                    Some(it.child)
+                }
+                _ => None,
+            })?;
+        Some(self.run(&child).ok()?.tip.row.facts.ended.as_ref()?.at)
+    }
+
+    /// Rule 32: blobs are stored with a reference of their run.
+    pub fn keep_blobs(&mut self, run: RunId, blobs: Vec<Blob>, events: &[Event]) {
+        for blob in blobs {
+            let previous = events.iter().find_map(|event| match &event.body {
+                Body::MessageAdded(added) if added.node == blob.digest() => added.previous,
+                _ => None,
+            });
+            let (bytes, runs) = (blob.bytes().clone(), HashSet::new());
+            let kept = self.blobs.entry(blob.digest()).or_insert(Kept {
+                bytes,
+                previous,
+                runs,
+            });
+            kept.runs.insert(run);
+        }
+    }
+
+    /// Rule 32: a blob goes with its last reference, unless a context node that stays follows it.
+    pub fn drop_blobs(&mut self, run: &RunId) {
+        self.blobs.values_mut().for_each(|kept| {
+            kept.runs.remove(run);
+        });
+        loop {
+            let followed: HashSet<_> = self.blobs.values().filter_map(|it| it.previous).collect();
+            let before = self.blobs.len();
+            self.blobs
+                .retain(|digest, it| !it.runs.is_empty() || followed.contains(digest));
+            if self.blobs.len() == before {
+                return;
+            }
+        }
+    }
+}
+
+impl Run {
+    /// The one way into a log: all events or, when one is illegal, none (rule 1).
+    pub fn extend(
+        &mut self,
+        prepared: Vec<Prepared>,
+        epoch: Epoch,
+        now: Timestamp,
+    ) -> Result<Vec<Event>, IllegalEvent> {
+        let sealed = self.tip.extend(prepared, epoch, now)?;
+        self.log.extend(sealed.iter().map(Sealed::record));
+        Ok(sealed.into_iter().map(|sealed| sealed.event).collect())
+    }
+}

@@ -1,0 +1,265 @@
+//! What goes into a store and what comes out.
+
+use std::fmt;
+use std::sync::Arc;
+
+use logreel_core::event::{RunKind, RunStarted};
+use logreel_core::meaning::ResultSet;
+use logreel_core::{
+    AppendId, Blob, Digest, Draft, Epoch, Event, Head, Record, Rejected, Row, RunId, Seq, Session,
+    Status, Timestamp,
+};
+
+/// A run to be created.
+#[derive(Debug, Clone)]
+pub struct NewRun {
+    /// Its id.
+    pub run: RunId,
+    /// Event 1. Key, session and parent are in it.
+    pub started: RunStarted,
+    /// Blobs that event 1 refers to.
+    pub blobs: Vec<Blob>,
+    /// Who drives it from the start, with epoch 1; `None` leaves it to whoever claims it.
+    pub owner: Option<OwnerId>,
+}
+
+/// The answer to a create.
+#[derive(Debug, Clone)]
+pub enum Created {
+    /// It is new.
+    New(Entry),
+    /// The same id or key, with the same spec, session and input, was there already.
+    Attached(Entry),
+}
+
+impl Created {
+    /// The run as it is.
+    pub fn entry(&self) -> &Entry {
+        match self {
+            Self::New(entry) | Self::Attached(entry) => entry,
+        }
+    }
+}
+
+/// A driver's append: all of it, or nothing.
+#[derive(Debug, Clone)]
+pub struct Append {
+    /// Which run.
+    pub run: RunId,
+    /// The head it was decided on.
+    pub expect: Head,
+    /// The driver's epoch.
+    pub epoch: Epoch,
+    /// Names this append.
+    pub id: AppendId,
+    /// What happened.
+    pub drafts: Vec<Draft>,
+    /// Blobs that the events refer to.
+    pub blobs: Vec<Blob>,
+}
+
+/// What an append became.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Appended {
+    /// The events, in their places.
+    pub events: Vec<Event>,
+    /// The append had landed before; this is its first answer.
+    pub repeated: bool,
+}
+
+/// What an outside command led to.
+#[derive(Debug, Clone)]
+pub struct Commanded {
+    /// What to tell the caller.
+    pub answer: Result<(), Rejected>,
+    /// What was appended; empty when there was nothing to do.
+    pub events: Vec<Event>,
+    /// The run as it is now.
+    pub entry: Entry,
+    /// The command had landed before; this is its first answer.
+    pub repeated: bool,
+}
+
+/// A run as the store knows it: the row, and who drives it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// The projection of its log.
+    pub row: Row,
+    /// The sum of its results.
+    pub results: ResultSet,
+    /// The latest driver's epoch.
+    pub epoch: Epoch,
+    /// Who holds the lease.
+    pub driver: Option<Driver>,
+    /// From when a worker may claim it, when nobody drives it.
+    pub ready_at: Option<Timestamp>,
+    /// Its bodies were erased.
+    pub erased: bool,
+    /// It was imported and not taken over.
+    pub read_only: bool,
+}
+
+impl Entry {
+    /// Whether someone alive holds the lease.
+    pub fn is_driven(&self) -> bool {
+        self.driver.as_ref().is_some_and(|driver| driver.alive)
+    }
+
+    /// Planning, executing or verifying, and its owner is gone.
+    pub fn is_orphaned(&self) -> bool {
+        let working = matches!(
+            self.row.status(),
+            Status::Planning | Status::Executing | Status::Verifying
+        );
+        working && self.driver.as_ref().is_some_and(|driver| !driver.alive)
+    }
+}
+
+/// Who holds a run's lease.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Driver {
+    /// The process.
+    pub owner: Owner,
+    /// Since when.
+    pub since: Timestamp,
+    /// Whether the owner lives, as far as is known here.
+    pub alive: bool,
+}
+
+/// A process that drives runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Owner {
+    /// Its id in the store.
+    pub id: OwnerId,
+    /// (machine id, boot id, pid namespace): where its pid means something.
+    pub host: String,
+    /// The host's name, for people.
+    pub host_name: String,
+    /// Its pid there.
+    pub pid: u32,
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {} on {}", self.pid, self.host_name)
+    }
+}
+
+/// A process that drives runs, drawn anew for each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct OwnerId(pub u64);
+
+impl fmt::Display for OwnerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// The answer to a claim.
+#[derive(Debug, Clone)]
+pub enum ClaimOutcome {
+    /// The claimer drives it, under `entry.epoch`.
+    Claimed(Entry),
+    /// Someone else does.
+    Driven(Entry),
+    /// It has ended, waits for someone, or its drivers keep dying.
+    NotReady(Entry),
+}
+
+/// What a worker can drive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claimable {
+    /// The kind.
+    pub kind: RunKind,
+    /// The names; `None` = any.
+    pub agents: Option<Vec<Arc<str>>>,
+    /// The specs, by digest; `None` = any. A run of another version of a task is left alone.
+    pub specs: Option<Vec<Digest>>,
+}
+
+impl Claimable {
+    /// Whether a run of this kind, name and spec is among them.
+    pub fn fits(&self, kind: RunKind, agent: &str, spec: &Digest) -> bool {
+        let named = |agents: &Vec<Arc<str>>| agents.iter().any(|it| **it == *agent);
+        self.kind == kind
+            && self.agents.as_ref().is_none_or(named)
+            && self.specs.as_ref().is_none_or(|specs| specs.contains(spec))
+    }
+}
+
+/// A page of a log.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EventPage {
+    /// The events.
+    pub items: Vec<Record>,
+    /// Where the next page begins.
+    pub next: Seq,
+    /// Whether there is more now.
+    pub has_more: bool,
+}
+
+/// A place in a list of runs; opaque.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cursor(pub String);
+
+/// A page of runs, newest first.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunPage {
+    /// The runs.
+    pub items: Vec<Entry>,
+    /// Where the next page begins; `None` when there is no more.
+    pub next: Option<Cursor>,
+}
+
+/// Which runs to list. All conditions must hold.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Filter {
+    /// Any of these; empty = all.
+    pub status: Vec<Status>,
+    /// In this session.
+    pub session: Option<Session>,
+    /// Of this agent, workflow or task.
+    pub agent: Option<String>,
+    /// With all these labels.
+    pub labels: Vec<(String, String)>,
+    /// Created at or after.
+    pub since: Option<Timestamp>,
+    /// With all these words in input, output, agent or labels.
+    pub search: Option<String>,
+    /// Of this spec.
+    pub spec_digest: Option<Digest>,
+    /// With this final state.
+    pub final_state_digest: Option<Digest>,
+    /// Started by this run.
+    pub parent: Option<RunId>,
+}
+
+/// A session as the store knows it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SessionInfo {
+    /// Its name.
+    pub session: Session,
+    /// How many runs it has.
+    pub runs: u64,
+    /// The run that is active in it.
+    pub active: Option<RunId>,
+    /// When its latest run was created.
+    pub last_created_at: Option<Timestamp>,
+    /// Whether new runs are refused.
+    pub closed: bool,
+}
+
+/// How much there is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stats {
+    /// Runs by status.
+    pub runs: Vec<(Status, u64)>,
+    /// Events of all runs.
+    pub events: u64,
+    /// Blobs.
+    pub blobs: u64,
+    /// Bytes in blobs.
+    pub blob_bytes: u64,
+    /// Bytes on disk; `None` when not on disk.
+    pub disk_bytes: Option<u64>,
+}

@@ -1,0 +1,105 @@
+//! The one seam between Logreel and where runs are kept.
+
+use async_trait::async_trait;
+use logreel_core::{AppendId, Blob, Digest, Epoch, Outside, RunId, RunKey, Seq, Session};
+
+use crate::{
+    Append, AppendError, Appended, ClaimOutcome, Claimable, Commanded, CreateError, Created,
+    Cursor, Doorbell, Entry, Error, EventPage, Filter, NewRun, Owner, OwnerId, RunPage,
+    SessionInfo, Stats,
+};
+
+/// Where runs are kept.
+///
+/// Guarantees, each proven by the contract suite:
+/// - **Atomic**: an append's events, blobs, row and chain head are stored together or not at all.
+/// - **Durable**: what was acknowledged survives a crash (in the store's durability mode).
+/// - **Linear**: an append lands only on the head (seq *and* digest) it was decided on, under the
+///   current epoch; `seq` is dense from 1 and times never decrease.
+/// - **Idempotent**: the same append id again gets the first answer and writes nothing.
+/// - **Outside commands cannot conflict**: they read, decide and append in one transaction.
+/// - **The row is the fold**: [`Entry::row`] always equals the fold of the whole log.
+/// - **Fenced**: after a claim no append of an earlier epoch lands.
+/// - **Complete reads**: a page of an unknown run is an error, never an empty list; a reader that
+///   follows a [`Doorbell`] sees every event once, in order.
+#[async_trait]
+pub trait RunStore: Send + Sync + 'static {
+    /// Creates a run with its event 1, or attaches to the one with the same id or key.
+    async fn create(&self, new: NewRun) -> Result<Created, CreateError>;
+
+    /// Appends under a lease. An ambiguous outcome ([`Error::Ambiguous`]) is settled by sending the
+    /// same append again.
+    async fn append(&self, append: Append) -> Result<Appended, AppendError>;
+
+    /// Decides an outside command from the row and appends what follows, in one transaction that
+    /// needs no lease and no epoch.
+    async fn command(
+        &self,
+        run: &RunId,
+        id: &AppendId,
+        command: &Outside,
+        blobs: Vec<Blob>,
+    ) -> Result<Commanded, Error>;
+
+    /// A page of the log from `from`, inclusive. At most `limit` events, at least one when there is
+    /// one; a page may be shorter to bound its memory.
+    async fn read(&self, run: &RunId, from: Seq, limit: usize) -> Result<EventPage, Error>;
+
+    /// The run as it is now.
+    async fn entry(&self, run: &RunId) -> Result<Entry, Error>;
+
+    /// The key that the run's bodies are hashed with; `None` once it was erased.
+    async fn key(&self, run: &RunId) -> Result<Option<RunKey>, Error>;
+
+    /// Runs, newest first in the order of creation in this store.
+    async fn list(
+        &self,
+        filter: &Filter,
+        cursor: Option<&Cursor>,
+        limit: usize,
+    ) -> Result<RunPage, Error>;
+
+    /// Runs whose id begins with `prefix` (with or without `run_`) or whose last 8 hex digits are
+    /// it; at most `limit`.
+    async fn find(&self, prefix: &str, limit: usize) -> Result<Vec<RunId>, Error>;
+
+    /// Rings when the run may have changed, whoever changed it.
+    fn watch(&self, run: &RunId) -> Doorbell;
+
+    /// Rings when any run may have changed.
+    fn watch_all(&self) -> Doorbell;
+
+    /// A blob's bytes, when some run refers to it.
+    async fn blob(&self, digest: &Digest) -> Result<Option<Vec<u8>>, Error>;
+
+    /// This process will drive runs. The owner counts as alive while it beats, or on the same host
+    /// while it exists.
+    async fn join(&self, owner: &Owner) -> Result<(), Error>;
+
+    /// The owner is alive. Called from a thread of its own, well within the lease.
+    async fn beat(&self, owner: OwnerId) -> Result<(), Error>;
+
+    /// The owner is gone; what it still held is orphaned at once.
+    async fn leave(&self, owner: OwnerId) -> Result<(), Error>;
+
+    /// Takes over a run that is ready or orphaned, under the next epoch.
+    async fn claim(&self, run: &RunId, owner: OwnerId) -> Result<ClaimOutcome, Error>;
+
+    /// Gives a lease back. A run that is not waiting is ready for the next worker.
+    async fn release(&self, run: &RunId, epoch: Epoch) -> Result<Entry, Error>;
+
+    /// Runs that are ready or orphaned and that a worker can drive, oldest first.
+    async fn claimable(&self, what: &[Claimable], limit: usize) -> Result<Vec<RunId>, Error>;
+
+    /// Every session, latest first.
+    async fn sessions(&self) -> Result<Vec<SessionInfo>, Error>;
+
+    /// Refuses new runs in a session from now on. Idempotent.
+    async fn close_session(&self, session: &Session) -> Result<(), Error>;
+
+    /// Removes an ended run, its events, references and search rows. Its key is kept for 30 days.
+    async fn delete(&self, run: &RunId) -> Result<(), Error>;
+
+    /// How much there is.
+    async fn stats(&self) -> Result<Stats, Error>;
+}

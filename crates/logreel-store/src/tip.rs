@@ -1,0 +1,126 @@
+//! The end of a run's log, and how an append extends it. Every store does it here, so that there is
+//! one way from drafts to sealed events and the row after them.
+
+use logreel_core::chain::{Sealed, Sealer};
+use logreel_core::codec::encode_body;
+use logreel_core::fold::IllegalEvent;
+use logreel_core::meaning::ResultSet;
+use logreel_core::{Blob, Draft, Epoch, Row, RunId, RunKey, Timestamp};
+
+use crate::Error;
+
+/// The largest payload when nothing else is said.
+pub const PAYLOAD_MAX_BYTES: u64 = 16 * 1024 * 1024;
+
+/// A draft with all that can be computed before the store is locked.
+#[derive(Debug, Clone)]
+pub struct Prepared {
+    draft: Draft,
+    text: String,
+    result: ResultSet,
+}
+
+/// Writes and checks drafts, outside of any lock.
+pub fn prepare(
+    drafts: Vec<Draft>,
+    blobs: &[Blob],
+    payload_bytes_max: u64,
+) -> Result<Vec<Prepared>, Error> {
+    let check = |bytes: usize| match bytes as u64 {
+        bytes if bytes > payload_bytes_max => Err(Error::TooLarge {
+            bytes,
+            max: payload_bytes_max,
+        }),
+        _ => Ok(()),
+    };
+    for blob in blobs {
+        check(blob.bytes().len())?;
+    }
+    drafts
+        .into_iter()
+        .map(|draft| {
+            let text = encode_body(&draft.body)
+                .map_err(|error| Error::Bug(format!("a body does not serialize: {error}")))?;
+            check(text.len())?;
+            let result = if draft.late {
+                ResultSet::default()
+            } else {
+                ResultSet::of(&draft.body)
+            };
+            Ok(Prepared {
+                draft,
+                text,
+                result,
+            })
+        })
+        .collect()
+}
+
+/// The end of a log: what the next append extends.
+#[derive(Debug, Clone)]
+pub struct Tip {
+    /// The projection so far.
+    pub row: Row,
+    /// The sum of results so far.
+    pub results: ResultSet,
+    /// The run's key.
+    pub key: RunKey,
+}
+
+impl Tip {
+    /// The tip after event 1, and event 1 itself.
+    pub fn start(
+        run: RunId,
+        key: RunKey,
+        started: Prepared,
+        epoch: Epoch,
+        now: Timestamp,
+    ) -> Result<(Self, Sealed), IllegalEvent> {
+        let Prepared {
+            draft,
+            text,
+            result,
+        } = started;
+        let sealed = Sealer::start(&run, key).seal(draft, text, epoch, now);
+        let row = Row::start(run, &sealed.event)?;
+        Ok((
+            Self {
+                row,
+                results: result,
+                key,
+            },
+            sealed,
+        ))
+    }
+
+    /// Seals the events and moves on to the tip after them; on an error nothing has changed.
+    pub fn extend(
+        &mut self,
+        prepared: Vec<Prepared>,
+        epoch: Epoch,
+        now: Timestamp,
+    ) -> Result<Vec<Sealed>, IllegalEvent> {
+        let mut sealer = Sealer {
+            head: self.row.head,
+            at: self.row.updated_at,
+            key: self.key,
+        };
+        let mut row = self.row.clone();
+        let mut results = self.results;
+        let mut sealed = Vec::with_capacity(prepared.len());
+        for Prepared {
+            draft,
+            text,
+            result,
+        } in prepared
+        {
+            let next = sealer.seal(draft, text, epoch, now);
+            row.apply(&next.event)?;
+            results = results.plus(result);
+            sealed.push(next);
+        }
+        self.row = row;
+        self.results = results;
+        Ok(sealed)
+    }
+}
