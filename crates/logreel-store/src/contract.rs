@@ -1,0 +1,146 @@
+//! The contract suite: what every [`RunStore`](crate::RunStore) must keep, ours or a third party's.
+//!
+//! Implement [`Harness`] for your store and write, in a test file of your own:
+//!
+//! ```ignore
+//! logreel_store::contract_tests!(MyHarness::new());
+//! ```
+//!
+//! It makes one named test per rule and runtime flavour. The expression is evaluated for each test,
+//! so that every rule has data of its own. Each rule ends with the laws of [`check_run`] over all
+//! runs and once more after the store was reopened.
+
+mod append;
+mod command;
+mod concurrent;
+mod create;
+mod env;
+mod facts;
+mod lease;
+mod model;
+mod read;
+mod world;
+
+use std::future::Future;
+
+pub use append::*;
+pub use command::*;
+pub use concurrent::*;
+pub use create::*;
+pub use env::TestEnv;
+pub use lease::*;
+pub use model::*;
+pub use read::*;
+use world::World;
+pub use world::{Harness, check_run};
+
+/// Makes one test per rule, on a runtime with one thread and on one with several.
+#[macro_export]
+macro_rules! contract_tests {
+    ($harness:expr) => {
+        $crate::contract_tests! { @flavours $harness;
+            append_is_atomic_all_or_nothing
+            append_lands_only_on_the_head_it_was_decided_on
+            append_with_the_same_id_gets_the_first_answer
+            append_ids_are_unique_within_their_run_only
+            an_unknown_run_is_not_found
+            append_of_a_stale_epoch_is_fenced
+            a_payload_over_the_ceiling_is_refused_by_name
+            after_the_end_only_late_facts_until_the_lease_is_released
+            times_never_decrease_and_a_callers_time_is_kept
+            a_body_is_stored_exactly_as_it_was_written
+            the_row_is_the_fold_of_the_whole_log
+            blobs_live_as_long_as_a_run_refers_to_them
+            context_nodes_stay_while_a_later_run_goes_on_from_them
+            a_command_needs_no_lease_and_bumps_no_epoch
+            a_command_sent_twice_gets_the_same_receipt
+            a_cancel_always_lands_and_twice_is_harmless
+            a_refused_command_writes_nothing
+            an_answer_after_the_deadline_records_the_timeout
+            a_pause_waits_at_once_until_a_resume
+            a_signal_ends_its_wait_in_the_same_append
+            create_writes_event_1_and_may_take_the_lease
+            create_stores_the_blobs_of_event_1
+            create_with_the_same_id_or_key_attaches_or_conflicts
+            attaching_compares_with_how_the_run_was_started
+            create_in_a_busy_session_names_the_active_run
+            a_dead_driver_of_an_ended_run_does_not_block_its_session
+            a_closed_session_refuses_new_runs
+            a_child_is_created_only_while_its_parent_lives
+            the_key_of_a_deleted_run_is_kept_for_30_days
+            delete_takes_ended_runs_that_nobody_needs
+            a_queued_run_is_claimed_by_one
+            what_a_dead_owner_held_is_orphaned_at_once
+            a_silent_owner_is_dead_after_the_lease
+            an_expired_lease_that_was_not_taken_still_appends
+            a_released_run_is_ready_for_the_next_worker
+            a_waiting_run_is_ready_at_its_deadline_only
+            a_waiting_run_of_a_dead_owner_waits_on
+            a_childs_end_makes_its_waiting_parent_ready
+            an_ended_run_is_never_claimed
+            leaving_gives_the_leases_of_ended_runs_back
+            a_clock_that_went_back_hides_no_ready_run
+            five_takeovers_without_a_result_are_a_crash_loop
+            claimable_lists_what_a_worker_can_drive_oldest_first
+            pages_join_without_a_gap
+            runs_list_in_the_order_of_creation
+            lists_filter_by_every_field
+            search_finds_whole_words_of_input_output_agent_and_labels
+            find_takes_a_prefix_or_the_short_form
+            sessions_show_their_runs_and_the_active_one
+            stats_count_what_is_there
+            doorbells_ring_for_every_change_by_whoever_made_it
+            appends_to_many_runs_all_land
+            a_refused_append_of_a_batch_fails_alone
+            of_appends_racing_on_one_head_one_lands
+            the_same_append_sent_by_many_lands_once
+            commands_never_conflict_beside_a_busy_driver
+            of_creates_racing_for_one_name_one_is_new
+            of_claims_racing_for_one_run_one_drives
+            a_tail_sees_every_event_once_while_others_are_deleted
+            a_random_history_is_that_of_the_specification
+        }
+    };
+    (@flavours $harness:expr; $($rule:ident)*) => {
+        /// The rules on a runtime with one thread.
+        mod current_thread {
+            #[allow(unused_imports, reason = "the harness may be named from here")]
+            use super::*;
+            $(#[test]
+            fn $rule() {
+                $crate::contract::on_one_thread(async { $crate::contract::$rule(&$harness).await });
+            })*
+        }
+
+        /// The rules on a runtime with several threads.
+        mod multi_thread {
+            #[allow(unused_imports, reason = "the harness may be named from here")]
+            use super::*;
+            $(#[test]
+            fn $rule() {
+                $crate::contract::on_many_threads(async { $crate::contract::$rule(&$harness).await });
+            })*
+        }
+    };
+}
+
+/// Runs a rule as an embedder with a single-thread runtime would.
+pub fn on_one_thread(rule: impl Future<Output = ()>) {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime
+        .enable_all()
+        .build()
+        .expect("a runtime")
+        .block_on(rule);
+}
+
+/// Runs a rule on a runtime with four threads.
+pub fn on_many_threads(rule: impl Future<Output = ()>) {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime
+        .worker_threads(4)
+        .enable_all()
+        .build()
+        .expect("a runtime")
+        .block_on(rule);
+}
