@@ -1,0 +1,90 @@
+//! Deleting an ended run and what only it needed.
+
+use logreel_core::{RunId, Status};
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::append::retire;
+use super::failure::Halt;
+use super::rows;
+use super::search;
+use super::writer::Tx;
+use crate::Error;
+
+pub(super) fn delete(tx: &mut Tx<'_>, run: RunId) -> Result<(), Halt> {
+    let stored = rows::load(tx.conn, &run)?;
+    let id = stored.id;
+    let needed = |why: String| Err(Error::StillNeeded { run, why }.into());
+    let status = stored.row.status();
+    if !status.is_terminal() {
+        return needed(format!("it is {status}; cancel it first"));
+    }
+    if let Some((owner, _)) = stored.lease
+        && tx.shared.owners.is_alive(tx.conn, owner)?
+    {
+        return needed("its driver has not given its lease back yet".to_owned());
+    }
+    // A live child's fate is decided from this log (SEMANTICS 15); a fork shares it.
+    let heir: Option<(String, String)> = tx
+        .conn
+        .prepare_cached(
+            "SELECT run, relation FROM runs WHERE parent = ?1
+             AND (relation <> 'child' OR status NOT IN ('completed', 'failed', 'cancelled')) LIMIT 1",
+        )?
+        .query_row([run.to_string()], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
+    match heir {
+        Some((heir, relation)) if relation == "child" => {
+            return needed(format!("its child {heir} has not ended"));
+        }
+        Some((heir, _)) => return needed(format!("{heir} is forked from it")),
+        None => {}
+    }
+    if stored.live {
+        retire(tx, id, &run)?;
+    }
+    let conn = tx.conn;
+    // Places that were given are never given again (SEMANTICS 11).
+    let last = *tx.next_pos()? - 1;
+    conn.prepare_cached("UPDATE meta SET value = max(value, ?1) WHERE key = 'pos_floor'")?
+        .execute([last])?;
+    conn.prepare_cached("DELETE FROM events WHERE run = ?1")?
+        .execute([id])?;
+    conn.prepare_cached("DELETE FROM labels WHERE run = ?1")?
+        .execute([id])?;
+    conn.prepare_cached("UPDATE keys SET deleted_at = ?2 WHERE run = ?1")?
+        .execute(params![run.to_string(), tx.shared.env.now().as_micros()])?;
+    search::remove(conn, id)?;
+    delete_blobs(conn, id)?;
+    conn.prepare_cached("DELETE FROM runs WHERE id = ?1")?
+        .execute([id])?;
+    debug_assert!(matches!(
+        status,
+        Status::Completed | Status::Failed | Status::Cancelled
+    ));
+    tx.tips.forget(&run);
+    tx.ring_everywhere(run)?;
+    Ok(())
+}
+
+/// A blob goes with its last reference, unless a context node that stays comes after it; a node that
+/// goes may have been the last that kept the one before it.
+fn delete_blobs(conn: &Connection, id: i64) -> rusqlite::Result<()> {
+    let mut candidates: Vec<Vec<u8>> = conn
+        .prepare_cached("SELECT digest FROM blob_refs WHERE run = ?1")?
+        .query_map([id], |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    conn.prepare_cached("DELETE FROM blob_refs WHERE run = ?1")?
+        .execute([id])?;
+    let mut delete = conn.prepare_cached(
+        "DELETE FROM blobs WHERE digest = ?1
+         AND NOT EXISTS (SELECT 1 FROM blob_refs WHERE digest = ?1)
+         AND NOT EXISTS (SELECT 1 FROM blobs WHERE previous = ?1)
+         RETURNING previous",
+    )?;
+    while let Some(digest) = candidates.pop() {
+        let deleted: Option<Option<Vec<u8>>> =
+            delete.query_row([digest], |row| row.get(0)).optional()?;
+        candidates.extend(deleted.flatten());
+    }
+    Ok(())
+}

@@ -1,0 +1,281 @@
+//! Leases: joining, claiming, giving back (SEMANTICS 17, 18, 20).
+
+use logreel_core::decide::{ClaimDecision, decide_claim};
+use logreel_core::event::ClaimReason;
+use logreel_core::{Digest, Epoch, FORMAT, RunId, Status, Timestamp};
+use rusqlite::{Connection, params};
+
+use super::append::{Before, Landed, Landing, land, retire, settle};
+use super::failure::{Halt, damaged};
+use super::open::Shared;
+use super::rows::{self, Mark, Stored};
+use super::tips::Known;
+use super::writer::Tx;
+use crate::tip::prepare;
+use crate::{ClaimOutcome, Claimable, Entry, Error, Owner, OwnerId};
+
+/// Adds an owner, whose lock is held already, and clears away what dead ones left.
+pub(super) fn join(tx: &mut Tx<'_>, owner: &Owner) -> Result<(), Halt> {
+    sweep(tx)?;
+    tx.conn
+        .prepare_cached(
+            "INSERT INTO owners (id, host, host_name, pid, beat, gone) VALUES (?1, ?2, ?3, ?4, 0, 0)
+             ON CONFLICT (id) DO UPDATE SET beat = beat + 1, gone = 0",
+        )?
+        .execute(params![owner.id.0.cast_signed(), owner.host, owner.host_name, owner.pid])?;
+    Ok(())
+}
+
+/// Dead owners that hold nothing are forgotten, with their files.
+fn sweep(tx: &mut Tx<'_>) -> Result<(), Halt> {
+    let ids: Vec<i64> = collect(tx.conn, "SELECT id FROM owners", [])?;
+    for id in ids {
+        let owner = OwnerId(id.cast_unsigned());
+        if tx.shared.owners.is_alive(tx.conn, owner)? {
+            continue;
+        }
+        forget_if_idle(tx.conn, id)?;
+    }
+    let conn = tx.conn;
+    tx.shared.owners.sweep(|owner| {
+        conn.prepare_cached("SELECT EXISTS (SELECT 1 FROM owners WHERE id = ?1)")?
+            .query_row([owner.0.cast_signed()], |row| row.get(0))
+    })?;
+    Ok(())
+}
+
+fn forget_if_idle(conn: &Connection, owner: i64) -> rusqlite::Result<()> {
+    conn.prepare_cached(
+        "DELETE FROM owners WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM live WHERE owner = ?1)",
+    )?
+    .execute([owner])?;
+    Ok(())
+}
+
+/// The owner lives. Gives the beat back.
+pub(super) fn beat(tx: &mut Tx<'_>, owner: OwnerId) -> Result<i64, Halt> {
+    tx.shared.owners.joined(tx.conn, owner)?;
+    let sql = "UPDATE owners SET beat = beat + 1 WHERE id = ?1 RETURNING beat";
+    Ok(tx
+        .conn
+        .prepare_cached(sql)?
+        .query_row([owner.0.cast_signed()], |row| row.get(0))?)
+}
+
+/// The owner is gone; who it was is kept for as long as a run names it.
+pub(super) fn leave(tx: &mut Tx<'_>, owner: OwnerId) -> Result<(), Halt> {
+    let id = owner.0.cast_signed();
+    tx.conn
+        .prepare_cached("UPDATE owners SET gone = 1 WHERE id = ?1")?
+        .execute([id])?;
+    for run in collect(tx.conn, "SELECT run FROM live WHERE owner = ?1", [id])? {
+        let Some(stored) = rows::load_id(tx.conn, run)? else {
+            continue;
+        };
+        tx.ring_everywhere(stored.row.run)?;
+        if stored.row.status().is_terminal() {
+            // It will record no late fact any more.
+            retire(tx, run, &stored.row.run)?;
+        }
+    }
+    forget_if_idle(tx.conn, id)?;
+    Ok(())
+}
+
+/// Takes a run that is ready or orphaned, under the next epoch.
+pub(super) fn claim(tx: &mut Tx<'_>, run: RunId, owner: OwnerId) -> Result<ClaimOutcome, Halt> {
+    let claimer = tx.shared.owners.joined(tx.conn, owner)?;
+    let stored = rows::load(tx.conn, &run)?;
+    if let Some((holder, _)) = stored.lease
+        && tx.shared.owners.is_alive(tx.conn, holder)?
+    {
+        return Ok(ClaimOutcome::Driven(stored.entry(tx.conn, tx.shared)?));
+    }
+    if !stored.live {
+        return Ok(ClaimOutcome::NotReady(stored.entry(tx.conn, tx.shared)?));
+    }
+    let now = tx.shared.env.now();
+    let Some(reason) = claim_reason(tx.conn, &stored, now)? else {
+        if stored.lease.is_some() {
+            drop_lease(tx, stored.id)?;
+            settle(tx, stored.id, &stored.tip()?)?;
+            tx.ring_everywhere(run)?;
+        }
+        let entry = rows::load(tx.conn, &run)?.entry(tx.conn, tx.shared)?;
+        return Ok(ClaimOutcome::NotReady(entry));
+    };
+    stored.check_foldable()?;
+    let (drafts, epoch, claimed) =
+        match decide_claim(&stored.row, stored.epoch, reason, &claimer.to_string()) {
+            ClaimDecision::Drive(drafts) => (drafts, stored.epoch.next(), true),
+            // Nobody drives it, so no new epoch begins.
+            ClaimDecision::CrashLoop(drafts) => (drafts, stored.epoch, false),
+        };
+    let prepared = prepare(drafts, &[], tx.shared.payload_bytes_max)?;
+    let mut tip = stored.tip()?;
+    let before = Before::of(&tip, stored.stale);
+    let sealed = tip.extend(prepared, epoch, now).map_err(Error::from)?;
+    if claimed {
+        tx.conn
+            .prepare_cached(
+                "UPDATE live SET epoch = ?2, owner = ?3, since = ?4, ready_at = NULL WHERE run = ?1",
+            )?
+            .execute(params![
+                stored.id,
+                epoch.0.cast_signed(),
+                owner.0.cast_signed(),
+                now.as_micros()
+            ])?;
+    } else {
+        drop_lease(tx, stored.id)?;
+    }
+    let (id, sealed) = (stored.id, sealed.as_slice());
+    let landing = Landing {
+        id,
+        before,
+        epoch,
+        sealed,
+        mark: Mark::Tag(0),
+        blobs: &[],
+    };
+    match land(tx, landing, &tip)? {
+        Landed::Live | Landed::Retired => {}
+        Landed::Refused => {
+            let what = format!("the head of {run} moved within one transaction");
+            return Err(Error::Bug(what).into());
+        }
+    }
+    tx.tips.put(run, Known { id, tip });
+    if sealed.is_empty() {
+        tx.ring_everywhere(run)?;
+    }
+    let entry = rows::load(tx.conn, &run)?.entry(tx.conn, tx.shared)?;
+    Ok(if claimed {
+        ClaimOutcome::Claimed(entry)
+    } else {
+        ClaimOutcome::NotReady(entry)
+    })
+}
+
+/// Why a worker may claim the run; `None` when it may not. Its holder, if any, is known dead.
+fn claim_reason(
+    conn: &Connection,
+    stored: &Stored,
+    now: Timestamp,
+) -> Result<Option<ClaimReason>, Halt> {
+    Ok(match stored.row.status() {
+        Status::Completed | Status::Failed | Status::Cancelled => None,
+        Status::Waiting => rows::queue_time(conn, stored.id, &stored.row)?
+            .filter(|at| *at <= now.as_micros())
+            .map(|_| ClaimReason::Ready),
+        Status::Created | Status::Planning | Status::Executing | Status::Verifying => {
+            Some(match stored.lease {
+                None => ClaimReason::Ready,
+                Some(_) => ClaimReason::Orphaned,
+            })
+        }
+    })
+}
+
+fn drop_lease(tx: &Tx<'_>, id: i64) -> rusqlite::Result<()> {
+    tx.conn
+        .prepare_cached("UPDATE live SET owner = NULL, since = NULL WHERE run = ?1")?
+        .execute([id])?;
+    Ok(())
+}
+
+/// Gives a lease back, if it is still this driver's.
+pub(super) fn release(tx: &mut Tx<'_>, run: RunId, epoch: Epoch) -> Result<Entry, Halt> {
+    let stored = rows::load(tx.conn, &run)?;
+    if stored.live && stored.epoch == epoch && stored.lease.is_some() {
+        drop_lease(tx, stored.id)?;
+        settle(tx, stored.id, &stored.tip()?)?;
+        tx.ring_everywhere(run)?;
+    }
+    Ok(rows::load(tx.conn, &run)?.entry(tx.conn, tx.shared)?)
+}
+
+/// Runs that a worker may take, oldest first.
+pub(super) fn claimable(
+    conn: &Connection,
+    shared: &Shared,
+    what: &[Claimable],
+    limit: usize,
+) -> Result<Vec<RunId>, Halt> {
+    let now = shared.env.now();
+    let fits = |kind: &str, agent: &str, spec: &Digest| {
+        what.iter()
+            .any(|what| what.kind.as_str() == kind && what.fits(what.kind, agent, spec))
+    };
+    // Queued ones first, then those whose time came: each in the order of its index, up to `limit`.
+    let mut found: Vec<(i64, RunId)> = Vec::new();
+    for range in ["l.ready_at = 0", "l.ready_at > 0 AND l.ready_at <= ?1"] {
+        let sql = format!(
+            "SELECT l.run, r.run, r.kind, r.agent, r.spec_digest
+             FROM live l CROSS JOIN runs r ON r.id = l.run
+             WHERE l.owner IS NULL AND {range} AND ?1 IS NOT NULL
+               AND r.needs <= {FORMAT} AND NOT r.read_only AND NOT r.erased
+             ORDER BY l.ready_at, l.run"
+        );
+        let mut statement = conn.prepare_cached(&sql)?;
+        let mut rows = statement.query([now.as_micros()])?;
+        let mut left = limit;
+        while left > 0 {
+            let Some(row) = rows.next()? else { break };
+            let (kind, agent) = (row.get_ref(2)?, row.get_ref(3)?);
+            let spec =
+                Digest::from_slice(row.get_ref(4)?.as_blob().map_err(rusqlite::Error::from)?)
+                    .ok_or_else(|| damaged("a spec's digest has the wrong length"))?;
+            if fits(text(kind)?, text(agent)?, &spec) {
+                found.push((row.get(0)?, rows::run_id(text(row.get_ref(1)?)?)?));
+                left -= 1;
+            }
+        }
+    }
+    let owners = collect(
+        conn,
+        "SELECT DISTINCT owner FROM live WHERE owner IS NOT NULL",
+        [],
+    )?;
+    for owner in owners {
+        if shared
+            .owners
+            .is_alive(conn, OwnerId(owner.cast_unsigned()))?
+        {
+            continue;
+        }
+        for id in collect(
+            conn,
+            "SELECT run FROM live WHERE owner = ?1 ORDER BY run",
+            [owner],
+        )? {
+            let Some(stored) = rows::load_id(conn, id)? else {
+                continue;
+            };
+            let facts = &stored.row.facts;
+            if stored.check_foldable().is_ok()
+                && fits(facts.kind.as_str(), &facts.agent, &facts.spec_digest)
+                && claim_reason(conn, &stored, now)?.is_some()
+            {
+                found.push((id, stored.row.run));
+            }
+        }
+    }
+    found.sort_unstable_by_key(|(id, _)| *id);
+    found.truncate(limit);
+    Ok(found.into_iter().map(|(_, run)| run).collect())
+}
+
+fn text<'a>(value: rusqlite::types::ValueRef<'a>) -> rusqlite::Result<&'a str> {
+    value.as_str().map_err(rusqlite::Error::from)
+}
+
+fn collect<P: rusqlite::Params>(
+    conn: &Connection,
+    sql: &str,
+    params: P,
+) -> rusqlite::Result<Vec<i64>> {
+    conn.prepare_cached(sql)?
+        .query_map(params, |row| row.get(0))?
+        .collect()
+}

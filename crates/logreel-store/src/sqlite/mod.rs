@@ -1,0 +1,33 @@
+//! The default store: one SQLite file that several processes may open.
+//!
+//! Appends lead their own batches ([`writer`]), readers have connections of their own, and a poller
+//! ([`tail`]) rings for what other processes write. The tables `runs`, `events` and `blobs` are
+//! public for reading (see [`schema`]).
+//!
+//! Reading order: [`schema`], [`open`], [`writer`], [`append`], [`rows`], then one file per verb.
+
+mod append;
+mod backup;
+mod command;
+mod connect;
+mod create;
+mod delete;
+mod doctor;
+mod failure;
+mod lease;
+mod list;
+mod open;
+mod owners;
+mod place;
+mod read;
+mod rows;
+mod schema;
+mod search;
+mod store;
+mod tail;
+mod tips;
+mod writer;
+
+pub use doctor::Description;
+pub use open::{Options, SqliteStore};
+pub use owners::this_host;

@@ -1,0 +1,254 @@
+//! Who drives, and whether they live (SEMANTICS 20).
+//!
+//! On this host an owner holds a lock on a file of its own beside the store: the lock can be taken =
+//! the owner is dead. Elsewhere its beat is observed: the same beat for the lease time on our own
+//! monotonic clock = dead. No wall clock is compared, so a jump changes nothing.
+
+use std::collections::HashMap;
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use logreel_core::Digest;
+use rusqlite::{Connection, OptionalExtension};
+
+use super::connect::nap;
+use super::failure::Halt;
+use crate::{Env, Error, Owner, OwnerId};
+
+/// This host's id and its name: (machine id, boot id, pid namespace), where a pid means something.
+pub fn this_host() -> (String, String) {
+    let read = |path: &str| {
+        fs::read_to_string(path)
+            .unwrap_or_default()
+            .trim()
+            .to_owned()
+    };
+    let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    let parts = [
+        read("/etc/machine-id"),
+        read("/proc/sys/kernel/random/boot_id"),
+        namespace.to_string_lossy().into_owned(),
+    ];
+    let host = Digest::of(parts.join("\n").as_bytes()).hex()[..32].to_owned();
+    let name = read("/proc/sys/kernel/hostname");
+    (
+        host,
+        if name.is_empty() {
+            "localhost".to_owned()
+        } else {
+            name
+        },
+    )
+}
+
+/// What this process knows about owners.
+pub(super) struct Owners {
+    env: Arc<dyn Env>,
+    lease: Duration,
+    host: String,
+    folder: PathBuf,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// The locks of owners that joined through this store.
+    held: HashMap<OwnerId, File>,
+    /// The beats of others, and when each was first seen.
+    seen: HashMap<OwnerId, (i64, Duration)>,
+}
+
+impl Owners {
+    pub fn new(store: &Path, env: Arc<dyn Env>, lease: Duration) -> Self {
+        let mut folder = store.as_os_str().to_owned();
+        folder.push(".owners");
+        let (folder, host) = (folder.into(), this_host().0);
+        Self {
+            env,
+            lease,
+            host,
+            folder,
+            known: Mutex::default(),
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn file(&self, owner: OwnerId) -> PathBuf {
+        self.folder.join(owner.to_string())
+    }
+
+    /// Takes the owner's own lock, which the system gives back when the process ends. One of another
+    /// host has its lock there.
+    pub fn hold(&self, owner: &Owner) -> Result<(), Error> {
+        if owner.host != self.host {
+            return Ok(());
+        }
+        let owner = owner.id;
+        let fail = |error: io::Error| Error::Unavailable {
+            what: format!("{} cannot be locked: {error}", self.file(owner).display()),
+            source: Some(Arc::new(error)),
+        };
+        if self.known().held.contains_key(&owner) {
+            return Ok(());
+        }
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.folder)
+            .map_err(fail)?;
+        let path = self.file(owner);
+        for _ in 0..1000 {
+            let file = open_lock(&path, true).map_err(fail)?;
+            match file.try_lock() {
+                // Whoever sweeps may have removed the file between our open and our lock.
+                Ok(()) if is_still(&file, &path) => {
+                    self.known().held.insert(owner, file);
+                    return Ok(());
+                }
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => nap(Duration::from_millis(1)),
+                Err(TryLockError::Error(error)) => return Err(fail(error)),
+            }
+        }
+        Err(Error::unavailable(format!(
+            "{} is locked by someone else",
+            path.display()
+        )))
+    }
+
+    /// Gives the owner's lock back and removes its file.
+    pub fn let_go(&self, owner: OwnerId) {
+        let mut known = self.known();
+        known.seen.remove(&owner);
+        if known.held.remove(&owner).is_some() {
+            remove(&self.file(owner));
+        }
+    }
+
+    /// The owner gave a sign of life through this store.
+    pub fn heard(&self, owner: OwnerId, beat: i64) {
+        let now = self.env.monotonic();
+        self.known().seen.insert(owner, (beat, now));
+    }
+
+    /// Whether the owner lives, as far as is known here.
+    pub fn is_alive(&self, conn: &Connection, owner: OwnerId) -> rusqlite::Result<bool> {
+        Ok(self.look_up(conn, owner)?.is_some_and(|(_, alive)| alive))
+    }
+
+    /// The owner and whether it lives; `None` when nobody of that id ever joined.
+    pub fn look_up(
+        &self,
+        conn: &Connection,
+        id: OwnerId,
+    ) -> rusqlite::Result<Option<(Owner, bool)>> {
+        let sql = "SELECT host, host_name, pid, beat, gone FROM owners WHERE id = ?1";
+        let found = conn
+            .prepare_cached(sql)?
+            .query_row([id.0.cast_signed()], |row| {
+                let owner = Owner {
+                    id,
+                    host: row.get(0)?,
+                    host_name: row.get(1)?,
+                    pid: row.get(2)?,
+                };
+                Ok((owner, row.get::<_, i64>(3)?, row.get::<_, bool>(4)?))
+            })
+            .optional()?;
+        Ok(found.map(|(owner, beat, gone)| {
+            let alive = !gone && self.judge(&owner, beat);
+            (owner, alive)
+        }))
+    }
+
+    /// The owner, if it joined and has not left.
+    pub fn joined(&self, conn: &Connection, id: OwnerId) -> Result<Owner, Halt> {
+        let gone = conn
+            .prepare_cached("SELECT gone FROM owners WHERE id = ?1")?
+            .query_row([id.0.cast_signed()], |row| row.get::<_, bool>(0))
+            .optional()?;
+        match (gone, self.look_up(conn, id)?) {
+            (Some(false), Some((owner, _))) => Ok(owner),
+            _ => Err(Error::Bug(format!("owner {id} drives runs but did not join")).into()),
+        }
+    }
+
+    fn judge(&self, owner: &Owner, beat: i64) -> bool {
+        if owner.host == self.host {
+            return self.known().held.contains_key(&owner.id) || is_locked(&self.file(owner.id));
+        }
+        let now = self.env.monotonic();
+        let mut known = self.known();
+        let seen = known.seen.entry(owner.id).or_insert((beat, now));
+        if seen.0 != beat {
+            *seen = (beat, now);
+        }
+        now.saturating_sub(seen.1) < self.lease
+    }
+
+    /// Removes the files of owners that are dead and that the store no longer knows.
+    pub fn sweep(
+        &self,
+        is_known: impl Fn(OwnerId) -> rusqlite::Result<bool>,
+    ) -> rusqlite::Result<()> {
+        // No folder, nothing to sweep.
+        let Ok(files) = fs::read_dir(&self.folder) else {
+            return Ok(());
+        };
+        for file in files.flatten() {
+            let name = file.file_name();
+            let Some(owner) = name
+                .to_str()
+                .and_then(|name| u64::from_str_radix(name, 16).ok())
+            else {
+                continue;
+            };
+            if is_known(OwnerId(owner))? || self.known().held.contains_key(&OwnerId(owner)) {
+                continue;
+            }
+            // Removed only under its lock: an owner that is joining sees that its file is gone.
+            if let Ok(lock) = open_lock(&file.path(), false)
+                && lock.try_lock().is_ok()
+            {
+                remove(&file.path());
+            }
+        }
+        Ok(())
+    }
+}
+
+fn open_lock(path: &Path, create: bool) -> io::Result<File> {
+    fs::OpenOptions::new()
+        .write(true)
+        .create(create)
+        .truncate(false)
+        .open(path)
+}
+
+fn is_still(file: &File, path: &Path) -> bool {
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(ours), Ok(there)) => (ours.dev(), ours.ino()) == (there.dev(), there.ino()),
+        _ => false,
+    }
+}
+
+/// A lock that cannot even be asked for counts as held: taking over from the living is worse.
+fn is_locked(path: &Path) -> bool {
+    match open_lock(path, false) {
+        Ok(file) => file.try_lock().is_err(),
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
+    }
+}
+
+fn remove(path: &Path) {
+    if let Err(error) = fs::remove_file(path) {
+        tracing::warn!("the lock file {} was not removed: {error}", path.display());
+    }
+}

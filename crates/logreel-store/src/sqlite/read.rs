@@ -1,0 +1,104 @@
+//! Reading one run: its log in pages, its row, its key, its blobs.
+
+use logreel_core::codec::StoredBody;
+use logreel_core::{Digest, RunId, RunKey, Seq};
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::failure::Halt;
+use super::rows::{self, RECORD};
+use crate::{Error, EventPage};
+
+/// A page ends after this many bytes of bodies, so that reading a long log needs little memory.
+const PAGE_BYTES: usize = 1 << 20;
+
+pub(super) fn page(
+    conn: &Connection,
+    run: &RunId,
+    from: Seq,
+    limit: usize,
+) -> Result<EventPage, Halt> {
+    let from = from.max(Seq::FIRST);
+    let limit = limit.max(1);
+    // One statement, so that the page is of one moment.
+    let sql = format!(
+        "SELECT {RECORD} FROM events
+         WHERE run = (SELECT id FROM runs WHERE run = ?1) AND seq >= ?2 ORDER BY seq LIMIT ?3"
+    );
+    let mut statement = conn.prepare_cached(&sql)?;
+    let more = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
+    let first = i64::try_from(from.0).unwrap_or(i64::MAX);
+    let mut rows = statement.query(params![run.to_string(), first, more])?;
+    let mut items = Vec::new();
+    let mut bytes = 0;
+    let mut has_more = false;
+    while let Some(row) = rows.next()? {
+        if items.len() >= limit || bytes >= PAGE_BYTES {
+            has_more = true;
+            break;
+        }
+        let record = rows::record(row)?;
+        if let StoredBody::Text(text) = &record.body {
+            bytes += text.len();
+        }
+        items.push(record);
+    }
+    if items.is_empty() && rows::id_of(conn, run)?.is_none() {
+        return Err(Error::NotFound(*run).into());
+    }
+    let next = items.last().map_or(from, |last| last.seq.next());
+    Ok(EventPage {
+        items,
+        next,
+        has_more,
+    })
+}
+
+pub(super) fn key(conn: &Connection, run: &RunId) -> Result<Option<RunKey>, Halt> {
+    let key: Option<Option<Vec<u8>>> = conn
+        .prepare_cached("SELECT key FROM runs WHERE run = ?1")?
+        .query_row([run.to_string()], |row| row.get(0))
+        .optional()?;
+    match key {
+        None => Err(Error::NotFound(*run).into()),
+        Some(None) => Ok(None),
+        Some(Some(bytes)) => match bytes.try_into() {
+            Ok(bytes) => Ok(Some(RunKey(bytes))),
+            Err(_) => Err(Error::corrupt(format!("the key of {run}")).into()),
+        },
+    }
+}
+
+/// A blob is found only through a reference.
+pub(super) fn blob(conn: &Connection, digest: &Digest) -> Result<Option<Vec<u8>>, Halt> {
+    let sql = "SELECT bytes FROM blobs WHERE digest = ?1";
+    let found = conn
+        .prepare_cached(sql)?
+        .query_row([digest.as_bytes().as_slice()], |row| row.get(0));
+    Ok(found.optional()?)
+}
+
+/// Runs by a prefix of their id, or by its last 8 digits, newest first.
+pub(super) fn find(conn: &Connection, prefix: &str, limit: usize) -> Result<Vec<RunId>, Halt> {
+    let prefix = prefix.strip_prefix("run_").unwrap_or(prefix);
+    if !prefix
+        .bytes()
+        .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f' | b'-'))
+    {
+        return Ok(Vec::new());
+    }
+    // `~` sorts after every character of an id.
+    let sql = "SELECT run FROM (
+          SELECT id, run FROM runs WHERE run >= 'run_' || ?1 AND run < 'run_' || ?1 || '~'
+          UNION SELECT id, run FROM runs WHERE short = ?1)
+        ORDER BY id DESC LIMIT ?2";
+    let mut statement = conn.prepare_cached(sql)?;
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let mut rows = statement.query(params![prefix, limit])?;
+    let mut runs = Vec::new();
+    while let Some(row) = rows.next()? {
+        runs.push(rows::run_id(
+            row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?,
+        )?);
+    }
+    Ok(runs)
+}

@@ -1,0 +1,428 @@
+//! A run between its tables and the types of the core.
+
+use logreel_core::chain::Sealed;
+use logreel_core::codec::StoredBody;
+use logreel_core::event::{Body, Relation, WaitKind};
+use logreel_core::fold::Illegal;
+use logreel_core::meaning::ResultSet;
+use logreel_core::row::Facts;
+use logreel_core::{
+    Blob, Digest, Epoch, FOLD_VERSION, FORMAT, Head, Record, Row, RunId, RunKey, Seq, Status,
+    Timestamp,
+};
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::failure::{Halt, damaged};
+use super::open::Shared;
+use crate::tip::Tip;
+use crate::{Driver, Entry, Error, OwnerId};
+
+/// `live.ready_at` of a run that a worker may take now, whatever the clock says.
+const NOW: i64 = 0;
+
+/// A run as stored.
+#[derive(Debug)]
+pub(super) struct Stored {
+    pub id: i64,
+    pub row: Row,
+    pub results: ResultSet,
+    pub key: Option<RunKey>,
+    /// The latest driver's.
+    pub epoch: Epoch,
+    pub lease: Option<(OwnerId, Timestamp)>,
+    ready_at: Option<i64>,
+    /// It has a row in `live`.
+    pub live: bool,
+    pub erased: bool,
+    pub read_only: bool,
+    /// The newest format that its fold needs.
+    pub needs: u16,
+    /// The stored projection is another build's: the next write replaces it.
+    pub stale: bool,
+}
+
+const SELECT: &str = "SELECT r.id, r.run, r.facts, r.key, r.fold_version, r.needs, r.erased,
+  r.read_only, l.run IS NOT NULL, ifnull(l.epoch, r.epoch), ifnull(l.event_epoch, r.event_epoch),
+  ifnull(l.head_seq, r.head_seq), ifnull(l.head_digest, r.head_digest),
+  ifnull(l.updated_at, r.updated_at), iif(l.run IS NULL, r.results, l.results),
+  ifnull(l.pulse, r.pulse), l.owner, l.since, l.ready_at
+  FROM runs r LEFT JOIN live l ON l.run = r.id";
+
+/// The run with this name.
+pub(super) fn load(conn: &Connection, run: &RunId) -> Result<Stored, Halt> {
+    let mut statement = conn.prepare_cached(&format!("{SELECT} WHERE r.run = ?1"))?;
+    let mut rows = statement.query([run.to_string()])?;
+    match rows.next()? {
+        Some(row) => read(conn, row),
+        None => Err(Error::NotFound(*run).into()),
+    }
+}
+
+/// The run with this integer id.
+pub(super) fn load_id(conn: &Connection, id: i64) -> Result<Option<Stored>, Halt> {
+    let mut statement = conn.prepare_cached(&format!("{SELECT} WHERE r.id = ?1"))?;
+    let mut rows = statement.query([id])?;
+    rows.next()?.map(|row| read(conn, row)).transpose()
+}
+
+/// The integer id of a run.
+pub(super) fn id_of(conn: &Connection, run: &RunId) -> rusqlite::Result<Option<i64>> {
+    conn.prepare_cached("SELECT id FROM runs WHERE run = ?1")?
+        .query_row([run.to_string()], |row| row.get(0))
+        .optional()
+}
+
+fn read(conn: &Connection, from: &rusqlite::Row<'_>) -> Result<Stored, Halt> {
+    let id: i64 = from.get(0)?;
+    let run = run_id(from.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?)?;
+    let facts: Facts = json(
+        &run,
+        "facts",
+        from.get_ref(2)?.as_str().map_err(rusqlite::Error::from)?,
+    )?;
+    let key = match from
+        .get_ref(3)?
+        .as_blob_or_null()
+        .map_err(rusqlite::Error::from)?
+    {
+        None => None,
+        Some(bytes) => Some(RunKey(
+            bytes
+                .try_into()
+                .map_err(|_| damaged(format!("the key of {run}")))?,
+        )),
+    };
+    let fold_version: u32 = from.get(4)?;
+    let results = match from
+        .get_ref(14)?
+        .as_str_or_null()
+        .map_err(rusqlite::Error::from)?
+    {
+        None => ResultSet::default(),
+        Some(text) => {
+            ResultSet::from_hex(text).ok_or_else(|| damaged(format!("the results of {run}")))?
+        }
+    };
+    let owner: Option<i64> = from.get(16)?;
+    let since: Option<i64> = from.get(17)?;
+    let row = Row {
+        run,
+        head: Head {
+            seq: Seq(unsigned(from.get(11)?)),
+            digest: digest(from.get_ref(12)?)?,
+        },
+        updated_at: Timestamp::from_micros(from.get(13)?),
+        epoch: Epoch(unsigned(from.get(10)?)),
+        facts: facts.into(),
+        pulse: json(
+            &run,
+            "pulse",
+            from.get_ref(15)?.as_str().map_err(rusqlite::Error::from)?,
+        )?,
+    };
+    let mut stored = Stored {
+        id,
+        row,
+        results,
+        key,
+        epoch: Epoch(unsigned(from.get(9)?)),
+        lease: owner.map(|owner| {
+            (
+                OwnerId(owner.cast_unsigned()),
+                Timestamp::from_micros(since.unwrap_or_default()),
+            )
+        }),
+        ready_at: from.get(18)?,
+        live: from.get(8)?,
+        erased: from.get(6)?,
+        read_only: from.get(7)?,
+        needs: from.get(5)?,
+        stale: false,
+    };
+    if fold_version != FOLD_VERSION && !stored.erased && stored.needs <= FORMAT {
+        // A projection is a cache: another build's is made anew, not reported as damage.
+        if let Some((row, results)) = refold(conn, id, run)? {
+            (stored.row, stored.results, stored.stale) = (row, results, true);
+        }
+    }
+    Ok(stored)
+}
+
+/// The projection from the log alone; `None` when the log has a kind this build does not know.
+pub(super) fn refold(
+    conn: &Connection,
+    id: i64,
+    run: RunId,
+) -> Result<Option<(Row, ResultSet)>, Halt> {
+    let sql = format!("SELECT {RECORD} FROM events WHERE run = ?1 ORDER BY seq");
+    let mut statement = conn.prepare_cached(&sql)?;
+    let mut records = statement.query([id])?;
+    let mut folded: Option<(Row, ResultSet)> = None;
+    while let Some(from) = records.next()? {
+        let event = record(from)?.decode().map_err(Error::from)?;
+        let applied = match &mut folded {
+            None => Row::start(run, &event).map(|row| {
+                folded = Some((row, ResultSet::default()));
+            }),
+            Some((row, _)) => row.apply(&event),
+        };
+        match applied {
+            Err(illegal) if illegal.why == Illegal::UnknownKind => return Ok(None),
+            Err(illegal) => return Err(Error::from(illegal).into()),
+            Ok(()) => {}
+        }
+        if let Some((_, results)) = folded.as_mut().filter(|_| !event.late) {
+            *results = results.plus(ResultSet::of(&event.body));
+        }
+    }
+    Ok(folded)
+}
+
+impl Stored {
+    /// What an append extends.
+    pub fn tip(&self) -> Result<Tip, Error> {
+        let key = self.key.ok_or(Error::ReadOnly(self.row.run))?;
+        Ok(Tip {
+            row: self.row.clone(),
+            results: self.results,
+            key,
+        })
+    }
+
+    /// The run as callers see it.
+    pub fn entry(self, conn: &Connection, shared: &Shared) -> rusqlite::Result<Entry> {
+        let driver = match self.lease {
+            None => None,
+            Some((id, since)) => shared
+                .owners
+                .look_up(conn, id)?
+                .map(|(owner, alive)| Driver {
+                    owner,
+                    since,
+                    alive,
+                }),
+        };
+        let ready_at = match (self.lease, self.row.status()) {
+            (Some(_), _) => None,
+            (None, Status::Waiting) => self.ready_at.map(Timestamp::from_micros),
+            (None, _) => self.row.ready_at(),
+        };
+        Ok(Entry {
+            row: self.row,
+            results: self.results,
+            epoch: self.epoch,
+            driver,
+            ready_at,
+            erased: self.erased,
+            read_only: self.read_only,
+        })
+    }
+
+    /// Refuses what this build cannot fold, by name.
+    pub fn check_foldable(&self) -> Result<(), Error> {
+        if self.needs > FORMAT {
+            return Err(Error::NewerFormat(format!(
+                "{} was written in format {}, this build knows up to {FORMAT}; use a newer logreel",
+                self.row.run, self.needs
+            )));
+        }
+        if self.read_only || self.erased {
+            return Err(Error::ReadOnly(self.row.run));
+        }
+        Ok(())
+    }
+}
+
+/// `live.ready_at` of a run that nobody holds (SEMANTICS 18).
+pub(super) fn queue_time(conn: &Connection, id: i64, row: &Row) -> Result<Option<i64>, Halt> {
+    match row.status() {
+        Status::Completed | Status::Failed | Status::Cancelled => Ok(None),
+        Status::Created | Status::Planning | Status::Executing | Status::Verifying => Ok(Some(NOW)),
+        Status::Waiting => {
+            let waits = &row.facts.waits;
+            if waits.iter().any(|open| open.wait.kind.stops_everything()) {
+                return Ok(None);
+            }
+            // A child may have ended before its parent began to wait for it.
+            for open in waits
+                .iter()
+                .filter(|open| open.wait.kind == WaitKind::Child)
+            {
+                if let Some(ended_at) = child_ended(conn, id, row, open.wait.step.as_ref())? {
+                    return Ok(Some(ended_at));
+                }
+            }
+            Ok(row.ready_at().map(Timestamp::as_micros))
+        }
+    }
+}
+
+fn child_ended(
+    conn: &Connection,
+    id: i64,
+    row: &Row,
+    step: Option<&logreel_core::StepId>,
+) -> Result<Option<i64>, Halt> {
+    let sql = format!(
+        "SELECT {RECORD} FROM events WHERE run = ?1 AND kind = 'child.started' ORDER BY seq DESC"
+    );
+    let mut statement = conn.prepare_cached(&sql)?;
+    let mut records = statement.query([id])?;
+    while let Some(from) = records.next()? {
+        let event = record(from)?.decode().map_err(Error::from)?;
+        let Body::ChildStarted(started) = event.body else {
+            continue;
+        };
+        if step.is_some_and(|step| *step != started.step) {
+            continue;
+        }
+        let ended = match load(conn, &started.child) {
+            Ok(child) => child.row.facts.ended.as_ref().map(|ended| ended.at),
+            Err(Halt::Refused(Error::NotFound(_))) => None,
+            Err(other) => return Err(other),
+        };
+        return Ok(ended.map(|at| at.min(row.updated_at).as_micros()));
+    }
+    Ok(None)
+}
+
+/// The columns of [`record`].
+pub(super) const RECORD: &str =
+    "seq, at, caller_at, epoch, late, format, kind, body, body_digest, digest";
+
+/// An event as stored, from the columns [`RECORD`].
+pub(super) fn record(from: &rusqlite::Row<'_>) -> Result<Record, Halt> {
+    let body: Option<String> = from.get(7)?;
+    Ok(Record {
+        seq: Seq(unsigned(from.get(0)?)),
+        at: Timestamp::from_micros(from.get(1)?),
+        caller_at: from.get::<_, Option<i64>>(2)?.map(Timestamp::from_micros),
+        epoch: Epoch(unsigned(from.get(3)?)),
+        late: from.get(4)?,
+        format: from.get(5)?,
+        kind: from.get(6)?,
+        body: match body {
+            Some(text) => StoredBody::Text(text),
+            None => StoredBody::Erased(digest(from.get_ref(8)?)?),
+        },
+        digest: digest(from.get_ref(9)?)?,
+    })
+}
+
+/// How the answer to an append is found again: on the append's first event.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Mark<'a> {
+    /// A driver's tag, or 0 for what the store itself appends.
+    Tag(u64),
+    /// Anyone else's append id, unique in the run.
+    Id(&'a str),
+}
+
+/// Writes sealed events from `pos` on.
+pub(super) fn insert_events(
+    conn: &Connection,
+    id: i64,
+    pos: &mut i64,
+    sealed: &[Sealed],
+    mark: Mark<'_>,
+) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO events (pos, run, seq, kind, at, caller_at, epoch, late, format, tag,
+        append_id, digest, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
+    let mut statement = conn.prepare_cached(sql)?;
+    for (index, Sealed { event, text }) in sealed.iter().enumerate() {
+        let (tag, append_id) = match mark {
+            _ if index > 0 => (None, None),
+            Mark::Tag(tag) => (Some(tag.cast_signed()), None),
+            Mark::Id(id) => (None, Some(id)),
+        };
+        statement.execute(params![
+            *pos,
+            id,
+            event.seq.0.cast_signed(),
+            event.body.kind(),
+            event.at.as_micros(),
+            event.caller_at.map(Timestamp::as_micros),
+            event.epoch.0.cast_signed(),
+            event.late,
+            FORMAT,
+            tag,
+            append_id,
+            event.digest.as_bytes().as_slice(),
+            text,
+        ])?;
+        *pos += 1;
+    }
+    Ok(())
+}
+
+/// Writes blobs with their references (SEMANTICS 32).
+pub(super) fn insert_blobs(
+    conn: &Connection,
+    id: i64,
+    blobs: &[Blob],
+    sealed: &[Sealed],
+) -> rusqlite::Result<()> {
+    for blob in blobs {
+        let previous = sealed.iter().find_map(|sealed| match &sealed.event.body {
+            Body::MessageAdded(added) if added.node == blob.digest() => added.previous,
+            _ => None,
+        });
+        conn.prepare_cached(
+            "INSERT INTO blobs (digest, previous, bytes) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
+        )?
+        .execute(params![
+            blob.digest().as_bytes().as_slice(),
+            previous.as_ref().map(|digest| digest.as_bytes().as_slice()),
+            &**blob.bytes(),
+        ])?;
+        refer(conn, id, &blob.digest())?;
+    }
+    Ok(())
+}
+
+/// Keeps a blob alive for a run.
+pub(super) fn refer(conn: &Connection, id: i64, digest: &Digest) -> rusqlite::Result<()> {
+    conn.prepare_cached(
+        "INSERT INTO blob_refs (run, digest) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
+    )?
+    .execute(params![id, digest.as_bytes().as_slice()])?;
+    Ok(())
+}
+
+/// A projection as text. It has no maps with other keys than strings.
+pub(super) fn to_text<T: serde::Serialize>(value: &T) -> String {
+    serde_json::to_string(value).expect("a projection always serializes")
+}
+
+/// The sum of results as stored: nothing when there are none yet.
+pub(super) fn results_text(results: &ResultSet) -> Option<String> {
+    (*results != ResultSet::default()).then(|| results.to_hex())
+}
+
+pub(super) fn relation_name(relation: Relation) -> &'static str {
+    match relation {
+        Relation::Child => "child",
+        Relation::Fork => "fork",
+        Relation::Retry => "retry",
+    }
+}
+
+/// A run's name as stored.
+pub(super) fn run_id(text: &str) -> Result<RunId, Error> {
+    text.parse()
+        .map_err(|error| damaged(format!("a stored run id: {error}")))
+}
+
+/// SQLite's integers are signed; ours were written from unsigned ones.
+pub(super) fn unsigned(value: i64) -> u64 {
+    value.cast_unsigned()
+}
+
+fn digest(value: rusqlite::types::ValueRef<'_>) -> Result<Digest, Halt> {
+    let bytes = value.as_blob().map_err(rusqlite::Error::from)?;
+    Ok(Digest::from_slice(bytes).ok_or_else(|| damaged("a digest of the wrong length"))?)
+}
+
+fn json<T: serde::de::DeserializeOwned>(run: &RunId, what: &str, text: &str) -> Result<T, Error> {
+    serde_json::from_str(text).map_err(|error| damaged(format!("the {what} of {run}: {error}")))
+}

@@ -1,0 +1,193 @@
+//! The trait, verb by verb: what can be done before the lock, then a job for the writer or a reader.
+
+use async_trait::async_trait;
+use logreel_core::{AppendId, Blob, Digest, Draft, Epoch, Outside, RunId, RunKey, Seq, Session};
+use rusqlite::params;
+
+use super::open::SqliteStore;
+use super::{append, command, create, delete, lease, list, read, rows};
+use crate::tip::prepare;
+use crate::{
+    Append, AppendError, Appended, ClaimOutcome, Claimable, Commanded, CreateError, Created,
+    Cursor, Doorbell, Entry, Error, EventPage, Filter, NewRun, Owner, OwnerId, RunPage, RunStore,
+    SessionInfo, Stats,
+};
+
+#[async_trait]
+impl RunStore for SqliteStore {
+    async fn create(&self, new: NewRun) -> Result<Created, CreateError> {
+        let NewRun {
+            run,
+            started,
+            blobs,
+            owner,
+        } = new;
+        let drafts = vec![Draft::new(started.clone())];
+        let prepared = prepare(drafts, &blobs, self.shared().payload_bytes_max)?.pop();
+        let prepared = prepared.ok_or_else(|| Error::Bug("event 1 got lost".to_owned()))?;
+        let mut key = RunKey([0; 32]);
+        self.shared().env.random(&mut key.0);
+        let work = create::Work {
+            run,
+            started,
+            prepared,
+            key,
+            blobs,
+            owner,
+        };
+        self.writer()
+            .submit(move |tx| create::create(tx, work))
+            .await
+    }
+
+    async fn append(&self, append: Append) -> Result<Appended, AppendError> {
+        let Append {
+            run,
+            expect,
+            epoch,
+            id,
+            drafts,
+            blobs,
+        } = append;
+        let prepared = prepare(drafts, &blobs, self.shared().payload_bytes_max)?;
+        let work = append::Work {
+            run,
+            expect,
+            epoch,
+            id,
+            prepared,
+            blobs,
+        };
+        self.writer()
+            .submit(move |tx| append::append(tx, work))
+            .await
+    }
+
+    async fn command(
+        &self,
+        run: &RunId,
+        id: &AppendId,
+        command: &Outside,
+        blobs: Vec<Blob>,
+    ) -> Result<Commanded, Error> {
+        let (run, id, outside) = (*run, id.clone(), command.clone());
+        self.writer()
+            .submit(move |tx| command::command(tx, run, &id, &outside, &blobs))
+            .await
+    }
+
+    async fn read(&self, run: &RunId, from: Seq, limit: usize) -> Result<EventPage, Error> {
+        self.reading(|conn| read::page(conn, run, from, limit))
+    }
+
+    async fn entry(&self, run: &RunId) -> Result<Entry, Error> {
+        self.reading(|conn| Ok(rows::load(conn, run)?.entry(conn, self.shared())?))
+    }
+
+    async fn key(&self, run: &RunId) -> Result<Option<RunKey>, Error> {
+        self.reading(|conn| read::key(conn, run))
+    }
+
+    async fn list(
+        &self,
+        filter: &Filter,
+        cursor: Option<&Cursor>,
+        limit: usize,
+    ) -> Result<RunPage, Error> {
+        self.reading(|conn| list::list(conn, self.shared(), filter, cursor, limit))
+    }
+
+    async fn find(&self, prefix: &str, limit: usize) -> Result<Vec<RunId>, Error> {
+        self.reading(|conn| read::find(conn, prefix, limit))
+    }
+
+    fn watch(&self, run: &RunId) -> Doorbell {
+        let bell = self.shared().bells.watch(*run);
+        self.tail().wake();
+        bell
+    }
+
+    fn watch_all(&self) -> Doorbell {
+        let bell = self.shared().bells.watch_all();
+        self.tail().wake();
+        bell
+    }
+
+    async fn blob(&self, digest: &Digest) -> Result<Option<Vec<u8>>, Error> {
+        self.reading(|conn| read::blob(conn, digest))
+    }
+
+    async fn join(&self, owner: &Owner) -> Result<(), Error> {
+        self.shared().owners.hold(owner)?;
+        let joining = owner.clone();
+        self.writer()
+            .submit(move |tx| lease::join(tx, &joining))
+            .await?;
+        self.shared().owners.heard(owner.id, 0);
+        Ok(())
+    }
+
+    async fn beat(&self, owner: OwnerId) -> Result<(), Error> {
+        let beat = self
+            .writer()
+            .submit(move |tx| lease::beat(tx, owner))
+            .await?;
+        self.shared().owners.heard(owner, beat);
+        Ok(())
+    }
+
+    async fn leave(&self, owner: OwnerId) -> Result<(), Error> {
+        self.writer()
+            .submit(move |tx| lease::leave(tx, owner))
+            .await?;
+        self.shared().owners.let_go(owner);
+        Ok(())
+    }
+
+    async fn claim(&self, run: &RunId, owner: OwnerId) -> Result<ClaimOutcome, Error> {
+        let run = *run;
+        self.writer()
+            .submit(move |tx| lease::claim(tx, run, owner))
+            .await
+    }
+
+    async fn release(&self, run: &RunId, epoch: Epoch) -> Result<Entry, Error> {
+        let run = *run;
+        self.writer()
+            .submit(move |tx| lease::release(tx, run, epoch))
+            .await
+    }
+
+    async fn claimable(&self, what: &[Claimable], limit: usize) -> Result<Vec<RunId>, Error> {
+        self.reading(|conn| lease::claimable(conn, self.shared(), what, limit))
+    }
+
+    async fn sessions(&self) -> Result<Vec<SessionInfo>, Error> {
+        self.reading(|conn| list::sessions(conn, self.shared()))
+    }
+
+    async fn close_session(&self, session: &Session) -> Result<(), Error> {
+        let session = session.clone();
+        self.writer()
+            .submit(move |tx| {
+                tx.conn
+                    .prepare_cached(
+                        "INSERT INTO closed (session) VALUES (?1) ON CONFLICT DO NOTHING",
+                    )?
+                    .execute(params![session.as_str()])?;
+                Ok(())
+            })
+            .await
+    }
+
+    async fn delete(&self, run: &RunId) -> Result<(), Error> {
+        let run = *run;
+        self.writer()
+            .submit(move |tx| delete::delete(tx, run))
+            .await
+    }
+
+    async fn stats(&self) -> Result<Stats, Error> {
+        self.reading(|conn| list::stats(conn, self.shared()))
+    }
+}

@@ -1,0 +1,460 @@
+//! What only the SQLite store does; what every store does is in the contract suite.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests fail where the test would"
+)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use logreel_core::event::{Budget, Custom, Durability, Provenance, RunKind, RunStarted};
+use logreel_core::{AppendId, Digest, Draft, Epoch, Json, Outside, Payload, RunId, Seq, Status};
+use logreel_store::sqlite::{Options, this_host};
+use logreel_store::{
+    Append, ClaimOutcome, Claimable, Entry, Env, Error, Filter, NewRun, Owner, OwnerId, RunStore,
+    SqliteStore, SystemEnv,
+};
+
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("runs.db")
+    }
+
+    fn open(&self) -> SqliteStore {
+        SqliteStore::open(self.path(), creating()).unwrap()
+    }
+
+    fn sql(&self, sql: &str) {
+        rusqlite::Connection::open(self.path())
+            .unwrap()
+            .execute_batch(sql)
+            .unwrap();
+    }
+
+    fn ask(&self, sql: &str) -> i64 {
+        rusqlite::Connection::open(self.path())
+            .unwrap()
+            .query_row(sql, [], |row| row.get(0))
+            .unwrap()
+    }
+}
+
+fn creating() -> Options {
+    Options {
+        create: true,
+        ..Options::default()
+    }
+}
+
+fn started() -> RunStarted {
+    RunStarted {
+        agent: "agent".into(),
+        budget: Budget::default(),
+        context: None,
+        dir: None,
+        durability: Durability::Full,
+        git: None,
+        input: Payload::null(),
+        key: None,
+        kind: RunKind::Task,
+        labels: BTreeMap::new(),
+        parent: None,
+        provenance: Provenance::default(),
+        session: None,
+        spec: Payload::null(),
+        spec_digest: Digest([7; 32]),
+    }
+}
+
+async fn create(store: &SqliteStore, owner: Option<OwnerId>) -> Entry {
+    let run = SystemEnv.run_id();
+    let new = NewRun {
+        run,
+        started: started(),
+        blobs: Vec::new(),
+        owner,
+    };
+    store.create(new).await.unwrap().entry().clone()
+}
+
+async fn join(store: &SqliteStore) -> OwnerId {
+    let (host, host_name) = this_host();
+    let id = OwnerId(SystemEnv.random_u64());
+    store
+        .join(&Owner {
+            id,
+            host,
+            host_name,
+            pid: std::process::id(),
+        })
+        .await
+        .unwrap();
+    id
+}
+
+async fn note(store: &SqliteStore, entry: &Entry, tag: u64) -> Entry {
+    let data = Payload::Inline(Json::of(&tag).unwrap());
+    let append = Append {
+        run: entry.row.run,
+        expect: entry.row.head,
+        epoch: entry.epoch,
+        id: AppendId::driver(tag),
+        drafts: vec![Draft::new(Custom {
+            data,
+            name: "note".into(),
+        })],
+        blobs: Vec::new(),
+    };
+    store.append(append).await.unwrap();
+    store.entry(&entry.row.run).await.unwrap()
+}
+
+async fn cancel(store: &SqliteStore, run: &RunId) -> Entry {
+    let id = AppendId::new("cancel").unwrap();
+    let done = store
+        .command(run, &id, &Outside::Cancel { reason: None }, Vec::new())
+        .await
+        .unwrap();
+    assert_eq!(done.answer, Ok(()));
+    done.entry
+}
+
+fn refused(path: &Path, options: Options) -> Error {
+    SqliteStore::open(path, options).expect_err("this is no store")
+}
+
+fn says(error: &Error, words: &str) {
+    assert!(
+        error.to_string().contains(words),
+        "`{error}` should say `{words}`"
+    );
+}
+
+#[test]
+fn what_cannot_be_a_store_is_refused_by_name() {
+    let place = Place::new();
+    let missing = refused(&place.path(), Options::default());
+    assert!(matches!(missing, Error::Unavailable { .. }), "{missing:?}");
+    says(&missing, place.path().to_str().unwrap());
+    assert!(!place.path().exists(), "reading never creates");
+
+    let folder = refused(place.0.path(), creating());
+    assert!(matches!(folder, Error::Invalid { .. }), "{folder:?}");
+    says(&folder, "is a folder");
+
+    fs::write(place.path(), "x".repeat(10_000)).unwrap();
+    let text = refused(&place.path(), creating());
+    assert!(matches!(text, Error::Invalid { .. }), "{text:?}");
+    says(&text, "not a SQLite database");
+    assert_eq!(
+        fs::read(place.path()).unwrap(),
+        "x".repeat(10_000).as_bytes(),
+        "it is untouched"
+    );
+
+    fs::remove_file(place.path()).unwrap();
+    place.sql("CREATE TABLE theirs (x)");
+    let theirs = refused(&place.path(), creating());
+    assert!(matches!(theirs, Error::Invalid { .. }), "{theirs:?}");
+    says(&theirs, "another application");
+}
+
+#[test]
+fn a_read_only_place_is_refused() {
+    let place = Place::new();
+    drop(place.open());
+    let mode =
+        |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    mode(&place.path(), 0o444);
+    let file = refused(&place.path(), creating());
+    assert!(matches!(file, Error::Unavailable { .. }), "{file:?}");
+    says(&file, "read-only");
+    mode(&place.path(), 0o644);
+    mode(place.0.path(), 0o555);
+    let folder = refused(&place.path(), creating());
+    mode(place.0.path(), 0o755);
+    assert!(matches!(folder, Error::Unavailable { .. }), "{folder:?}");
+    says(&folder, "read-only");
+    drop(place.open());
+}
+
+#[test]
+fn a_newer_schema_is_refused_with_both_versions() {
+    let place = Place::new();
+    drop(place.open());
+    place.sql("PRAGMA user_version = 99");
+    let newer = refused(&place.path(), creating());
+    assert!(
+        matches!(
+            newer,
+            Error::NewerSchema {
+                found: 99,
+                known: 1,
+                ..
+            }
+        ),
+        "{newer:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_truncated_file_is_damage() {
+    let place = Place::new();
+    let store = place.open();
+    for _ in 0..50 {
+        create(&store, None).await;
+    }
+    drop(store);
+    let bytes = fs::read(place.path()).unwrap();
+    assert!(bytes.len() > 20_000, "the log was written back on close");
+    for keep in [bytes.len() / 2, bytes.len() - 4096, 4096] {
+        fs::write(place.path(), &bytes[..keep]).unwrap();
+        let cut = refused(&place.path(), creating());
+        assert!(
+            matches!(cut, Error::Corrupt { .. }),
+            "{keep} bytes: {cut:?}"
+        );
+    }
+    fs::write(place.path(), &bytes).unwrap();
+    assert_eq!(
+        place
+            .open()
+            .list(&Filter::default(), None, 100)
+            .await
+            .unwrap()
+            .items
+            .len(),
+        50
+    );
+}
+
+#[test]
+fn a_store_folder_of_its_own_is_private_and_ignored_by_git() {
+    let place = Place::new();
+    let folder = place.0.path().join("repo/.logreel");
+    drop(SqliteStore::open(folder.join("runs.db"), creating()).unwrap());
+    assert_eq!(
+        fs::metadata(&folder).unwrap().permissions().mode() & 0o777,
+        0o700
+    );
+    assert_eq!(
+        fs::read_to_string(folder.join(".gitignore")).unwrap(),
+        "*\n"
+    );
+}
+
+#[tokio::test]
+async fn the_pragmas_are_those_that_keep_commits() {
+    let place = Place::new();
+    let store = place.open();
+    create(&store, None).await;
+    assert_eq!(store.check(), Vec::<String>::new());
+    assert_eq!(store.durability(), Durability::Full);
+    let conn = rusqlite::Connection::open(place.path()).unwrap();
+    let mode: String = conn
+        .query_row("PRAGMA journal_mode", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(mode, "wal");
+}
+
+#[tokio::test]
+async fn two_instances_hear_each_other() {
+    let place = Place::new();
+    let (here, there) = (place.open(), place.open());
+    let owner = join(&here).await;
+    let entry = create(&here, Some(owner)).await;
+    let (mut bell, mut any) = (there.watch(&entry.row.run), there.watch_all());
+    let entry = note(&here, &entry, 1).await;
+    for bell in [&mut bell, &mut any] {
+        let heard = async {
+            loop {
+                assert!(bell.rung().await);
+                let page = there.read(&entry.row.run, Seq(2), 10).await.unwrap();
+                if let [event] = page.items.as_slice() {
+                    return event.digest;
+                }
+            }
+        };
+        let heard = tokio::time::timeout(Duration::from_secs(20), heard)
+            .await
+            .unwrap();
+        assert_eq!(heard, entry.row.head.digest);
+    }
+}
+
+#[tokio::test]
+async fn a_dead_process_of_this_host_is_taken_over_at_once() {
+    let place = Place::new();
+    let dying = place.open();
+    let dead = join(&dying).await;
+    let entry = create(&dying, Some(dead)).await;
+    let living = place.open();
+    let owner = join(&living).await;
+    let run = entry.row.run;
+    let driven = living.claim(&run, owner).await.unwrap();
+    assert!(
+        matches!(driven, ClaimOutcome::Driven(_)),
+        "it lives: {driven:?}"
+    );
+    // The system drops the lock of a process that dies; so does this.
+    drop(dying);
+    let orphan = living.entry(&run).await.unwrap();
+    assert_eq!(orphan.driver.map(|driver| driver.alive), Some(false));
+    let tasks = [Claimable {
+        kind: RunKind::Task,
+        agents: None,
+        specs: None,
+    }];
+    assert_eq!(living.claimable(&tasks, 10).await.unwrap(), [run]);
+    let ClaimOutcome::Claimed(entry) = living.claim(&run, owner).await.unwrap() else {
+        panic!("a dead owner holds nothing")
+    };
+    assert_eq!(entry.epoch, Epoch(2));
+    note(&living, &entry, 1).await;
+    // The next to join clears away what the dead one left.
+    join(&living).await;
+    assert_eq!(place.ask("SELECT count(*) FROM owners"), 2);
+    let locks = fs::read_dir(place.0.path().join("runs.db.owners"))
+        .unwrap()
+        .count();
+    assert_eq!(locks, 2, "one for each owner that lives");
+}
+
+#[tokio::test]
+async fn a_place_in_the_order_of_all_events_is_never_given_twice() {
+    let place = Place::new();
+    let store = place.open();
+    create(&store, None).await;
+    let last = create(&store, None).await;
+    cancel(&store, &last.row.run).await;
+    let before = place.ask("SELECT max(pos) FROM events");
+    store.delete(&last.row.run).await.unwrap();
+    assert!(
+        place.ask("SELECT max(pos) FROM events") < before,
+        "the last ones are gone"
+    );
+    drop(store);
+    create(&place.open(), None).await;
+    assert_eq!(place.ask("SELECT max(pos) FROM events"), before + 1);
+}
+
+#[tokio::test]
+async fn a_backup_is_a_store_and_replaces_nothing() {
+    let place = Place::new();
+    let store = place.open();
+    let entry = create(&store, None).await;
+    let to = place.0.path().join("backup.db");
+    store.backup(&to).unwrap();
+    let again = store.backup(&to).expect_err("it exists");
+    assert!(matches!(again, Error::Invalid { .. }), "{again:?}");
+    let copy = SqliteStore::open(&to, Options::default()).unwrap();
+    assert_eq!(copy.entry(&entry.row.run).await.unwrap(), entry);
+    assert_eq!(copy.check(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_projection_of_another_build_is_made_anew() {
+    let place = Place::new();
+    let store = place.open();
+    let owner = join(&store).await;
+    let entry = note(&store, &create(&store, Some(owner)).await, 1).await;
+    place.sql("UPDATE runs SET fold_version = 0, facts = json_set(facts, '$.agent', 'wrong')");
+    assert_eq!(store.entry(&entry.row.run).await.unwrap(), entry);
+    // A driver elsewhere goes on from it, and writes it anew.
+    drop(store);
+    let store = place.open();
+    let after = note(&store, &entry, 2).await;
+    assert_eq!(&*after.row.facts.agent, "agent");
+    assert_eq!(place.ask("SELECT fold_version FROM runs"), 1);
+    assert_eq!(store.check(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_run_of_a_newer_build_can_be_read_and_cancelled_and_nothing_else() {
+    let place = Place::new();
+    let store = place.open();
+    let owner = join(&store).await;
+    let run = create(&store, None).await.row.run;
+    place.sql("UPDATE runs SET needs = 99");
+    assert_eq!(
+        store.read(&run, Seq::FIRST, 10).await.unwrap().items.len(),
+        1
+    );
+    let id = AppendId::new("say").unwrap();
+    let say = Outside::Say {
+        text: "hello".into(),
+        by: None,
+    };
+    for refused in [
+        store
+            .command(&run, &id, &say, Vec::new())
+            .await
+            .expect_err("not foldable"),
+        store.claim(&run, owner).await.expect_err("not foldable"),
+    ] {
+        assert!(matches!(refused, Error::NewerFormat(_)), "{refused:?}");
+    }
+    assert_eq!(cancel(&store, &run).await.row.status(), Status::Cancelled);
+}
+
+/// A plain thread has no runtime: its beat must land all the same.
+#[test]
+fn verbs_work_without_a_runtime() {
+    let place = Place::new();
+    let store = place.open();
+    let block_on = |future| {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        runtime.block_on(future)
+    };
+    let owner = block_on(async { join(&store).await });
+    let mut beat = store.beat(owner);
+    let waker = std::task::Waker::noop();
+    let mut context = std::task::Context::from_waker(waker);
+    let done = (0..10_000).find_map(|_| match beat.as_mut().poll(&mut context) {
+        std::task::Poll::Ready(done) => Some(done),
+        std::task::Poll::Pending => {
+            std::thread::park_timeout(Duration::from_millis(1));
+            None
+        }
+    });
+    assert!(matches!(done, Some(Ok(()))), "{done:?}");
+}
+
+/// Thousands of tasks on few workers: each append is acknowledged, none is stranded.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_is_stranded_behind_a_leader() {
+    let place = Place::new();
+    let store = Arc::new(place.open());
+    let owner = join(&store).await;
+    let mut tasks = Vec::new();
+    for _ in 0..64 {
+        let store = store.clone();
+        tasks.push(tokio::spawn(async move {
+            let mut entry = create(&store, Some(owner)).await;
+            for tag in 1..=20 {
+                // A future that is dropped half-way is one that someone stopped waiting for.
+                let dropped = tokio::time::timeout(Duration::ZERO, store.beat(owner)).await;
+                drop(dropped);
+                entry = note(&store, &entry, tag).await;
+            }
+            entry.row.head.seq
+        }));
+    }
+    for task in tasks {
+        assert_eq!(task.await.unwrap(), Seq(21));
+    }
+    assert_eq!(place.ask("SELECT count(*) FROM events"), 64 * 21);
+}
