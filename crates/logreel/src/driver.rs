@@ -1,0 +1,514 @@
+//! Driving a run: call its function from the top, stop it when the log says so, end the run with
+//! what it returned, and give the lease back.
+
+use std::ops::ControlFlow;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use logreel_core::event::{PhaseEntered, SpecChanged};
+use logreel_core::meaning::effect_key;
+use logreel_core::{Body, Command, Epoch, Event, Json, Payload, RunId, Seq, Status};
+use logreel_store::{ClaimOutcome, Entry};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::Error;
+use crate::ctx::{Ctx, Execution, Logged};
+use crate::engine::Inner;
+use crate::error::{ErrorKind, TaskError};
+use crate::journal::{Journal, RecordError, Stop};
+use crate::step::panic_text;
+use crate::task::TaskDef;
+use crate::value;
+
+/// What a stopped function may still take to come to an end.
+const GRACE: Duration = Duration::from_secs(1);
+/// How long a function must be idle before its lease is given back.
+const PARK_AFTER: Duration = Duration::from_millis(25);
+/// The first facts of a driver go out by themselves after this, so that watchers see them.
+const SHOW_AFTER: Duration = Duration::from_millis(20);
+/// A driver looks at its run at least this often, whatever the doorbell does.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// How a drive came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Drove {
+    /// The run has ended.
+    ToTheEnd,
+    /// The lease was given back; the run goes on later.
+    Released,
+    /// Someone else drives it now.
+    Lost,
+}
+
+/// Drives a run under a lease this process holds, and gives the lease back, whatever happens.
+async fn drive(
+    engine: &Arc<Inner>,
+    run: RunId,
+    epoch: Epoch,
+    def: &TaskDef,
+    accept_spec_change: bool,
+) -> Result<Drove, Error> {
+    let drove = drive_to_stop(engine, run, epoch, def, accept_spec_change).await;
+    give_back(engine, &run, epoch).await;
+    drove
+}
+
+/// Gives the lease back, also to a store that cannot be reached for a while: this process lives, so
+/// nobody else would take the run over. Another driver's lease is not touched: ours is an older epoch.
+async fn give_back(engine: &Inner, run: &RunId, epoch: Epoch) {
+    while let Err(error) = engine.release(run, epoch).await {
+        tracing::warn!(%run, %error, "the lease was not given back");
+        if error.kind() != ErrorKind::Unavailable || engine.check_open().is_err() {
+            return;
+        }
+        engine.env.sleep(LOOK_EVERY).await;
+    }
+}
+
+async fn drive_to_stop(
+    engine: &Arc<Inner>,
+    run: RunId,
+    epoch: Epoch,
+    def: &TaskDef,
+    accept_spec_change: bool,
+) -> Result<Drove, Error> {
+    let mut logged = Logged::default();
+    let mut claimed_with: Vec<Event> = Vec::new();
+    let loaded = Journal::load(
+        run,
+        epoch,
+        Arc::clone(&engine.store),
+        Arc::clone(&engine.env),
+        engine.hooks.clone(),
+        |event| {
+            logged.note(&event.body);
+            if event.epoch == epoch {
+                claimed_with.push(event.clone());
+            }
+        },
+    )
+    .await;
+    let journal = Arc::new(loaded?);
+    engine
+        .hooks
+        .tell(run, journal.session.as_ref(), &claimed_with)
+        .await;
+    if accept_spec_change {
+        let (spec, spec_digest) = (Payload::Inline(def.spec.clone()), def.spec_digest);
+        later(&journal, SpecChanged { spec, spec_digest }.into());
+    }
+    if journal.with_state(|state| state.row.facts.phase.is_none()) {
+        let phase = logreel_core::event::Phase::Executing;
+        later(&journal, PhaseEntered { phase }.into());
+    }
+    let (input, context) =
+        journal.with_state(|state| (state.row.facts.input.clone(), state.started_context));
+    let input = value::resolve(&*engine.store, &input).await?;
+    let execution = Arc::new(Execution::new(
+        Arc::clone(&journal),
+        engine.owner().await?,
+        Arc::clone(&engine.provided),
+        context,
+        logged,
+    ));
+    let tracked = Tracked {
+        function: def.call(Ctx(Arc::clone(&execution)), input),
+        execution: Arc::clone(&execution),
+    };
+    let mut function = AbortOnDrop(tokio::spawn(tracked));
+    let stop = watch_over(engine, &execution, &mut function.0).await;
+    let returned = match stop {
+        Ok(returned) => Some(returned),
+        Err(stop) => wind_down(&execution, &mut function.0, &stop).await,
+    };
+    if let Some(returned) = returned {
+        end(&execution, returned).await?;
+    }
+    Ok(settle(&journal).await)
+}
+
+/// Puts a fact in the outbox; it goes out with the next append.
+fn later(journal: &Journal, body: Body) {
+    if let Err(error) = journal.submit(vec![body.into()], Vec::new()) {
+        tracing::warn!(run = %journal.run, ?error, "the journal is closed already");
+    }
+}
+
+type Returned = Result<Result<Json, TaskError>, tokio::task::JoinError>;
+
+/// Waits for the function to return, or for a reason to stop it.
+async fn watch_over(
+    engine: &Inner,
+    execution: &Execution,
+    function: &mut JoinHandle<Result<Json, TaskError>>,
+) -> Result<Returned, Stop> {
+    let journal = &execution.journal;
+    let mut doorbell = engine.store.watch(&journal.run);
+    let mut shown = false;
+    let mut parked = std::pin::pin!(idle(execution));
+    loop {
+        tokio::select! {
+            returned = &mut *function => return Ok(returned),
+            stop = journal.told_to_stop() => return Err(stop),
+            () = &mut parked => {
+                journal.stop(Stop::Parked);
+                return Err(journal.told_to_stop().await);
+            }
+            () = engine.until_closing() => journal.stop(Stop::Drained),
+            _ = doorbell.rung() => {
+                let head = doorbell.head();
+                look(journal, head).await;
+            }
+            () = engine.env.sleep(SHOW_AFTER), if !shown => {
+                shown = true;
+                journal.flush().await;
+            }
+            () = engine.env.sleep(LOOK_EVERY) => look(journal, None).await,
+        }
+    }
+}
+
+async fn look(journal: &Journal, head: Option<Seq>) {
+    if let Err(error) = journal.look(head).await {
+        // A read that failed is tried again; an append that fails says so itself.
+        tracing::warn!(run = %journal.run, %error, "the run's log could not be read");
+    }
+}
+
+/// Resolves when the function has nothing to do but wait for something that may take long.
+async fn idle(execution: &Execution) {
+    let activity = &execution.activity;
+    loop {
+        while activity.waiting.load(Ordering::SeqCst) == 0 {
+            activity.wait_began.notified().await;
+        }
+        let polls = activity.polls.load(Ordering::SeqCst);
+        execution.journal.env.sleep(PARK_AFTER).await;
+        let idle = activity.busy.load(Ordering::SeqCst) == 0
+            && activity.waiting.load(Ordering::SeqCst) > 0
+            && !activity.polling.load(Ordering::SeqCst)
+            && activity.polls.load(Ordering::SeqCst) == polls;
+        if idle {
+            return;
+        }
+    }
+}
+
+/// Lets a stopped function come to its end, and ends it when it does not.
+async fn wind_down(
+    execution: &Execution,
+    function: &mut JoinHandle<Result<Json, TaskError>>,
+    stop: &Stop,
+) -> Option<Returned> {
+    let env = &execution.journal.env;
+    let patience = async {
+        match stop {
+            // Told through its token; it may still want to clean up.
+            Stop::Cancelled => env.sleep(GRACE).await,
+            // Work under way may finish; nothing new starts.
+            Stop::Paused | Stop::Drained | Stop::Parked => {
+                let mut waited = Duration::ZERO;
+                while waited < GRACE && execution.activity.busy.load(Ordering::SeqCst) > 0 {
+                    env.sleep(Duration::from_millis(10)).await;
+                    waited += Duration::from_millis(10);
+                }
+            }
+            Stop::Lost(_) => {}
+        }
+    };
+    tokio::select! {
+        biased;
+        returned = &mut *function => return Some(returned),
+        () = patience => {}
+    }
+    function.abort();
+    match function.await {
+        Ok(returned) => Some(Ok(returned)),
+        Err(error) if error.is_cancelled() => None,
+        Err(panic) => Some(Err(panic)),
+    }
+}
+
+/// Records how the function ended. After a cancel that is a late fact, or none.
+async fn end(execution: &Execution, returned: Returned) -> Result<(), Error> {
+    let journal = &execution.journal;
+    let unsettled = unsettled_writes(journal);
+    let (command, blobs) = match returned {
+        // Another driver announced a write, and this code never asked what became of it: a person
+        // must, before the run can count as done.
+        Ok(Ok(_)) if !unsettled.is_empty() && !has_ended(journal) => {
+            return match journal.record(unsettled, Vec::new()).await {
+                Ok(_) | Err(RecordError::Dead(_)) => Ok(()),
+                Err(error) => Err(Error::DriverStopped(format!("{error:?}"))),
+            };
+        }
+        Ok(Ok(output)) => {
+            let unasked = execution.steps_never_asked_for();
+            if !unasked.is_empty() {
+                let run = journal.run;
+                tracing::warn!(%run, ?unasked, "the log holds steps this code never asked for");
+            }
+            let (output, blob) = Payload::of(output);
+            (Command::Complete { output }, blob.into_iter().collect())
+        }
+        Ok(Err(error)) if error.is_cancelled() && has_ended(journal) => return Ok(()),
+        Ok(Err(error)) => (
+            Command::Fail {
+                cause: error.cause(),
+            },
+            Vec::new(),
+        ),
+        Err(join) => {
+            let message = match join.try_into_panic() {
+                Ok(panic) => format!("the task panicked: {}", panic_text(&*panic)),
+                Err(_) => "the task was aborted".to_owned(),
+            };
+            let cause = TaskError::of_kind("panic", message).cause();
+            (Command::Fail { cause }, Vec::new())
+        }
+    };
+    let mut recorded = journal.record(vec![command], blobs).await;
+    if let Err(RecordError::Refused(error)) = recorded {
+        // The output is too large to record: that is how the run failed.
+        let cause = TaskError::from(error).permanent().cause();
+        recorded = journal
+            .record(vec![Command::Fail { cause }], Vec::new())
+            .await;
+    }
+    let run = journal.run;
+    match recorded {
+        Ok(_) => Ok(()),
+        Err(RecordError::Rejected(why)) => Err(Error::Rejected { run, why }),
+        Err(RecordError::Refused(error)) => Err(error),
+        Err(RecordError::SignalIsKept) => unreachable!("an end awaits no signal"),
+        // `settle` says what that means for the run.
+        Err(RecordError::Dead(error)) => {
+            tracing::error!(%run, %error, "how the task ended was not recorded");
+            Ok(())
+        }
+    }
+}
+
+/// What puts every write in doubt that an earlier driver announced and that has no outcome.
+fn unsettled_writes(journal: &Journal) -> Vec<Command> {
+    journal.with_state(|state| {
+        let writes = state.unsettled_writes(journal.epoch).into_iter();
+        let open = writes.filter_map(|step| Some((state.open_step(&step)?.clone(), step)));
+        open.flat_map(|(open, step)| {
+            let key = open
+                .key
+                .unwrap_or_else(|| effect_key(&journal.run, &step.canonical(), None));
+            let reason = "it was interrupted, and the code no longer asks for it";
+            crate::write_step::in_doubt(&step, open.epoch, key, reason)
+        })
+        .collect()
+    })
+}
+
+fn has_ended(journal: &Journal) -> bool {
+    journal.with_state(|state| state.row.facts.ended.is_some())
+}
+
+/// Records what is left in the outbox, and hears what came last.
+async fn settle(journal: &Journal) -> Drove {
+    journal.flush().await;
+    if let Some(Stop::Lost(why)) = journal.stopped() {
+        tracing::warn!(run = %journal.run, why, "no longer driving this run");
+        return Drove::Lost;
+    }
+    look(journal, None).await;
+    if has_ended(journal) {
+        Drove::ToTheEnd
+    } else {
+        Drove::Released
+    }
+}
+
+/// Right before an effect: a worker that was frozen past its lease renews it first, and stops when it
+/// was fenced meanwhile.
+pub(crate) async fn check_lease(execution: &Execution) {
+    if execution.pulse.is_fresh() {
+        return;
+    }
+    let journal = &execution.journal;
+    let renewed = async {
+        execution.pulse.beat(&*journal.store).await?;
+        journal.store.entry(&journal.run).await
+    };
+    match renewed.await {
+        Ok(Entry { epoch, .. }) if epoch == journal.epoch => {}
+        Ok(entry) => {
+            journal.stop(Stop::Lost(format!(
+                "another driver took over (epoch {})",
+                entry.epoch
+            )));
+            std::future::pending().await
+        }
+        Err(error) => {
+            journal.stop(Stop::Lost(format!(
+                "the lease could not be renewed: {error}"
+            )));
+            std::future::pending().await
+        }
+    }
+}
+
+/// A driver that is dropped takes its function with it.
+struct AbortOnDrop(JoinHandle<Result<Json, TaskError>>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// The function's future, with a note of when it is polled.
+struct Tracked<F> {
+    function: F,
+    execution: Arc<Execution>,
+}
+
+impl<F: Future + Unpin> Future for Tracked<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let execution = Arc::clone(&self.execution);
+        execution.activity.polls.fetch_add(1, Ordering::SeqCst);
+        execution.activity.polling.store(true, Ordering::SeqCst);
+        let poll = Pin::new(&mut self.function).poll(context);
+        execution.activity.polling.store(false, Ordering::SeqCst);
+        poll
+    }
+}
+
+/// How a driver begins. All claims of a run by this process are made by the run's one driver, so that
+/// two of them never hold the same lease.
+pub(crate) enum Begin {
+    /// With the lease that the run was created with.
+    Created(Epoch),
+    /// By claiming it once; the asker wants to know how that went.
+    Claim {
+        accept_spec_change: bool,
+        answer: oneshot::Sender<Result<ClaimOutcome, Error>>,
+    },
+    /// By claiming it whenever it is ready.
+    Keep,
+}
+
+impl Inner {
+    /// Starts the run's driver, unless this process has one already. `keep` goes on driving after the
+    /// run gave its lease back, until it has ended.
+    pub(crate) fn spawn_driver(
+        self: &Arc<Self>,
+        run: RunId,
+        def: Arc<TaskDef>,
+        begin: Begin,
+        keep_on: bool,
+    ) {
+        let engine = Arc::clone(self);
+        self.spawn(run, async move {
+            let drove = match begin {
+                Begin::Created(epoch) => drive_or_wait(&engine, run, epoch, &def, false).await?,
+                Begin::Keep => Drove::Released,
+                Begin::Claim {
+                    accept_spec_change,
+                    answer,
+                } => {
+                    let outcome = engine.claim(&run).await;
+                    let claimed = match &outcome {
+                        Ok(ClaimOutcome::Claimed(entry)) => Some(entry.epoch),
+                        Ok(ClaimOutcome::Driven(_) | ClaimOutcome::NotReady(_)) | Err(_) => None,
+                    };
+                    if answer.send(outcome).is_err() {
+                        tracing::debug!(%run, "whoever asked for the claim is gone");
+                    }
+                    let Some(epoch) = claimed else { return Ok(()) };
+                    drive_or_wait(&engine, run, epoch, &def, accept_spec_change).await?
+                }
+            };
+            match drove {
+                Drove::Released | Drove::Lost if keep_on => keep(&engine, run, &def).await,
+                Drove::ToTheEnd | Drove::Released | Drove::Lost => Ok(()),
+            }
+        });
+    }
+}
+
+/// [`drive`], where a store that could not be reached is no end: the run is tried again later.
+async fn drive_or_wait(
+    engine: &Arc<Inner>,
+    run: RunId,
+    epoch: Epoch,
+    def: &TaskDef,
+    accept_spec_change: bool,
+) -> Result<Drove, Error> {
+    match drive(engine, run, epoch, def, accept_spec_change).await {
+        Err(error) if error.kind() == ErrorKind::Unavailable => {
+            tracing::warn!(%run, %error, "the run could not be driven; trying again");
+            engine.env.sleep(LOOK_EVERY).await;
+            Ok(Drove::Lost)
+        }
+        other => other,
+    }
+}
+
+/// Waits until the run is ready, claims and drives it, again and again until it has ended.
+async fn keep(engine: &Arc<Inner>, run: RunId, def: &TaskDef) -> Result<(), Error> {
+    let mut doorbell = engine.store.watch(&run);
+    loop {
+        let until_ready = match keep_once(engine, run, def).await {
+            Ok(ControlFlow::Break(())) => return Ok(()),
+            Ok(ControlFlow::Continue(until_ready)) => until_ready,
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                tracing::warn!(%run, %error, "the run could not be looked at; trying again");
+                LOOK_EVERY
+            }
+            Err(error) => return Err(error),
+        };
+        tokio::select! {
+            _ = doorbell.rung() => {}
+            () = engine.until_closing() => {}
+            () = engine.env.sleep(until_ready.clamp(Duration::from_millis(1), LOOK_EVERY)) => {}
+        }
+    }
+}
+
+/// Looks at the run once, and drives it when it is ready. Says how long to wait for the next look, or
+/// that there is nothing more to do.
+async fn keep_once(
+    engine: &Arc<Inner>,
+    run: RunId,
+    def: &TaskDef,
+) -> Result<ControlFlow<(), Duration>, Error> {
+    if engine.check_open().is_err() {
+        return Ok(ControlFlow::Break(()));
+    }
+    let entry = engine.store.entry(&run).await?;
+    if entry.row.status().is_terminal() || entry.row.facts.spec_digest != def.spec_digest {
+        return Ok(ControlFlow::Break(()));
+    }
+    let now = engine.env.now();
+    let claimable = match &entry.driver {
+        // Ours, but this is the run's only driver here and it is not driving: it was left behind
+        // when the store could not be reached.
+        Some(driver) if driver.owner.id == engine.owner().await?.id() => {
+            engine.release(&run, entry.epoch).await?;
+            true
+        }
+        Some(driver) => !driver.alive,
+        // A run that does not wait is ready, whatever the clock says about its last event.
+        None if entry.row.status() != Status::Waiting => true,
+        None => entry.ready_at.is_some_and(|at| at <= now),
+    };
+    if claimable && let ClaimOutcome::Claimed(entry) = engine.claim(&run).await? {
+        drive_or_wait(engine, run, entry.epoch, def, false).await?;
+        return Ok(ControlFlow::Continue(Duration::ZERO));
+    }
+    Ok(ControlFlow::Continue(
+        entry.ready_at.map_or(LOOK_EVERY, |at| at.since(now)),
+    ))
+}

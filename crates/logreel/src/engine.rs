@@ -1,0 +1,468 @@
+//! The engine: a store, the tasks this process can drive, and the drivers at work.
+
+use std::any::TypeId;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use logreel_core::event::Durability;
+use logreel_core::{Digest, Epoch, Json, RunId};
+use logreel_store::sqlite::{Options, this_host};
+use logreel_store::{
+    ClaimOutcome, Entry, Env, MemoryStore, Owner, OwnerId, RunStore, SqliteStore, SystemEnv,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::{OnceCell, watch};
+use tokio::task::{AbortHandle, JoinSet};
+
+use crate::Error;
+use crate::ctx::{Ctx, Provided};
+use crate::error::TaskError;
+use crate::handle::RunHandle;
+use crate::hook::{FnHook, Hook, HookEvent, Hooks};
+use crate::owner::{LEASE, Pulse, Renewal};
+use crate::query::Runs;
+use crate::session::SessionHandle;
+use crate::task::{Task, TaskDef};
+
+/// Starts, drives and watches runs on one store. Cheap to clone.
+///
+/// Close it with [`Engine::close`]: that gives leases back, so that others go on at once. Dropping it
+/// stops nothing: the runs it drives go on for as long as the runtime lives.
+#[derive(Clone)]
+pub struct Engine(pub(crate) Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) store: Arc<dyn RunStore>,
+    pub(crate) env: Arc<dyn Env>,
+    pub(crate) durability: Durability,
+    pub(crate) provided: Arc<Provided>,
+    pub(crate) hooks: Hooks,
+    lease: Duration,
+    renew_by_task: bool,
+    /// Joined with the first run this process drives; an engine that only reads is nobody.
+    owner: OnceCell<Arc<Pulse>>,
+    renewal: Mutex<Option<Renewal>>,
+    working: Mutex<Working>,
+    closing: watch::Sender<bool>,
+}
+
+#[derive(Default)]
+struct Working {
+    tasks: HashMap<Arc<str>, Arc<TaskDef>>,
+    drivers: HashMap<RunId, AbortHandle>,
+    joins: JoinSet<()>,
+}
+
+impl Engine {
+    /// Opens a SQLite file, and makes it when there is none.
+    pub async fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::builder().sqlite(path).build().await
+    }
+
+    /// An engine on a store in memory.
+    pub async fn memory() -> Result<Self, Error> {
+        Self::builder().build().await
+    }
+
+    /// An engine with everything of your own.
+    pub fn builder() -> Builder {
+        Builder {
+            store: None,
+            sqlite: None,
+            env: Arc::new(SystemEnv),
+            durability: Durability::Full,
+            provided: Provided::new(),
+            hooks: Vec::new(),
+            lease: LEASE,
+            renew_by_task: false,
+        }
+    }
+
+    /// Registers a function as a task. A task registered later under the same name replaces it.
+    pub fn task<I, O, F, Fut>(&self, name: &str, function: F) -> Task<I, O>
+    where
+        I: Serialize + DeserializeOwned + Send + 'static,
+        O: Serialize + DeserializeOwned + Send + 'static,
+        F: Fn(Ctx, I) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<O, TaskError>> + Send + 'static,
+    {
+        let def = Arc::new(TaskDef::new(name, function));
+        self.0.register(Arc::clone(&def));
+        Task::new(Arc::clone(&self.0), def)
+    }
+
+    /// A handle on any run; whether it exists shows when it is used.
+    pub fn run(&self, run: RunId) -> RunHandle<Json> {
+        RunHandle::new(Arc::clone(&self.0), run)
+    }
+
+    /// Lists runs, newest first.
+    pub fn runs(&self) -> Runs {
+        Runs::new(Arc::clone(&self.0))
+    }
+
+    /// A session by its name.
+    pub fn session(&self, session: &str) -> Result<SessionHandle, Error> {
+        Ok(SessionHandle::new(
+            Arc::clone(&self.0),
+            logreel_core::Session::new(session)?,
+        ))
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<dyn RunStore> {
+        &self.0.store
+    }
+
+    /// Stops driving, gives every lease back and waits for all that was started to end.
+    pub async fn close(&self) -> Result<(), Error> {
+        self.0.close().await
+    }
+}
+
+/// Makes an [`Engine`].
+pub struct Builder {
+    store: Option<Arc<dyn RunStore>>,
+    sqlite: Option<PathBuf>,
+    env: Arc<dyn Env>,
+    durability: Durability,
+    provided: Provided,
+    hooks: Vec<Arc<dyn Hook>>,
+    lease: Duration,
+    renew_by_task: bool,
+}
+
+impl Builder {
+    /// Keeps runs here.
+    #[must_use]
+    pub fn store(mut self, store: Arc<dyn RunStore>) -> Self {
+        self.store = Some(store);
+        self
+    }
+
+    /// Keeps runs in a SQLite file, made when there is none.
+    #[must_use]
+    pub fn sqlite(mut self, path: impl AsRef<Path>) -> Self {
+        self.sqlite = Some(path.as_ref().to_owned());
+        self
+    }
+
+    /// Takes time, ids and randomness from here: every timestamp, not some.
+    #[must_use]
+    pub fn env(mut self, env: Arc<dyn Env>) -> Self {
+        self.env = env;
+        self
+    }
+
+    /// `Relaxed` survives the process but not a power cut; it is shown wherever the run is.
+    #[must_use]
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.durability = durability;
+        self
+    }
+
+    /// How long a lease holds without a renewal; 10 s when nothing is said.
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// Gives tasks something by its type; they get it with [`Ctx::get`].
+    #[must_use]
+    pub fn provide<T: Send + Sync + 'static>(mut self, value: T) -> Self {
+        self.provided.insert(TypeId::of::<T>(), Arc::new(value));
+        self
+    }
+
+    /// Is told of every event of the runs this engine drives.
+    #[must_use]
+    pub fn hook(mut self, hook: impl Hook) -> Self {
+        self.hooks.push(Arc::new(hook));
+        self
+    }
+
+    /// A function as a hook.
+    #[must_use]
+    pub fn on_event<F, Fut>(self, hook: F) -> Self
+    where
+        F: Fn(HookEvent) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), TaskError>> + Send + 'static,
+    {
+        self.hook(FnHook(hook))
+    }
+
+    /// Renews leases on the runtime instead of a thread: for virtual time.
+    #[cfg(feature = "testing")]
+    pub(crate) fn renew_by_task(mut self) -> Self {
+        self.renew_by_task = true;
+        self
+    }
+
+    /// The engine. Without a store it keeps runs in memory.
+    pub async fn build(self) -> Result<Engine, Error> {
+        let mut working = Working::default();
+        let hooks = if self.hooks.is_empty() {
+            Hooks::none()
+        } else {
+            let (hooks, task) = Hooks::start(self.hooks);
+            working.joins.spawn(task);
+            hooks
+        };
+        let env = self.env;
+        let store: Arc<dyn RunStore> = match (self.store, self.sqlite) {
+            (Some(store), _) => store,
+            (None, Some(path)) => {
+                let options = Options {
+                    create: true,
+                    durability: self.durability,
+                    lease: self.lease,
+                    env: Arc::clone(&env),
+                    ..Options::default()
+                };
+                Arc::new(SqliteStore::open(path, options)?)
+            }
+            (None, None) => Arc::new(MemoryStore::new(Arc::clone(&env))),
+        };
+        Ok(Engine(Arc::new(Inner {
+            store,
+            env,
+            durability: self.durability,
+            provided: Arc::new(self.provided),
+            hooks,
+            lease: self.lease,
+            renew_by_task: self.renew_by_task,
+            owner: OnceCell::new(),
+            renewal: Mutex::new(None),
+            working: Mutex::new(working),
+            closing: watch::Sender::new(false),
+        })))
+    }
+}
+
+impl Inner {
+    fn working(&self) -> MutexGuard<'_, Working> {
+        self.working.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn renewal(&self) -> MutexGuard<'_, Option<Renewal>> {
+        self.renewal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn register(&self, def: Arc<TaskDef>) {
+        self.working().tasks.insert(Arc::clone(&def.name), def);
+    }
+
+    pub(crate) fn task(&self, name: &str) -> Option<Arc<TaskDef>> {
+        self.working().tasks.get(name).cloned()
+    }
+
+    /// The digests of what this process can drive: name and version together.
+    pub(crate) fn task_specs(&self) -> Vec<Digest> {
+        self.working()
+            .tasks
+            .values()
+            .map(|def| def.spec_digest)
+            .collect()
+    }
+
+    pub(crate) fn check_open(&self) -> Result<(), Error> {
+        if *self.closing.borrow() {
+            Err(Error::Closed)
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(crate) async fn until_closing(&self) {
+        closed(self.closing.subscribe()).await;
+    }
+
+    /// This process as an owner of leases.
+    pub(crate) async fn owner(self: &Arc<Self>) -> Result<Arc<Pulse>, Error> {
+        let join = || async {
+            let (host, host_name) = this_host();
+            let id = OwnerId(self.env.random_u64());
+            let owner = Owner {
+                id,
+                host,
+                host_name,
+                pid: std::process::id(),
+            };
+            self.store.join(&owner).await?;
+            let pulse = Arc::new(Pulse::new(owner, Arc::clone(&self.env), self.lease));
+            if self.renew_by_task {
+                self.renew_by_task(Arc::clone(&pulse));
+            } else {
+                let spawned = Renewal::spawn(Arc::clone(&pulse), Arc::clone(&self.store));
+                let renewal = spawned.map_err(|error| {
+                    logreel_store::Error::unavailable(format!("no thread to renew leases: {error}"))
+                })?;
+                *self.renewal() = Some(renewal);
+            }
+            Ok::<_, Error>(pulse)
+        };
+        self.owner.get_or_try_init(join).await.cloned()
+    }
+
+    fn renew_by_task(&self, pulse: Arc<Pulse>) {
+        let (store, env) = (Arc::clone(&self.store), Arc::clone(&self.env));
+        let closing = self.closing.subscribe();
+        self.working().joins.spawn(async move {
+            loop {
+                tokio::select! {
+                    () = closed(closing.clone()) => return,
+                    () = env.sleep(pulse.period()) => {}
+                }
+                if let Err(error) = pulse.beat(&*store).await {
+                    tracing::warn!(%error, "the lease was not renewed; trying again");
+                }
+            }
+        });
+    }
+
+    /// Runs a driver. One per run: a second one asked for while the first works is not needed.
+    pub(crate) fn spawn(
+        self: &Arc<Self>,
+        run: RunId,
+        driver: impl Future<Output = Result<(), Error>> + Send + 'static,
+    ) {
+        if self.check_open().is_err() {
+            return;
+        }
+        let engine = Arc::clone(self);
+        let mut working = self.working();
+        // Ends of earlier drivers surface here, at the latest.
+        while let Some(ended) = working.joins.try_join_next() {
+            surface(ended);
+        }
+        if working
+            .drivers
+            .get(&run)
+            .is_some_and(|driver| !driver.is_finished())
+        {
+            return;
+        }
+        let handle = working.joins.spawn(async move {
+            if let Err(error) = driver.await {
+                tracing::error!(%run, %error, "a driver ended with an error");
+            }
+            engine.working().drivers.remove(&run);
+        });
+        working.drivers.insert(run, handle);
+    }
+
+    pub(crate) fn is_driving(&self, run: &RunId) -> bool {
+        self.working()
+            .drivers
+            .get(run)
+            .is_some_and(|driver| !driver.is_finished())
+    }
+
+    /// Takes a run over. A claim whose answer was lost is known by the owner it left.
+    pub(crate) async fn claim(self: &Arc<Self>, run: &RunId) -> Result<ClaimOutcome, Error> {
+        let owner = self.owner().await?;
+        match self.store.claim(run, owner.id()).await {
+            Err(logreel_store::Error::Ambiguous { what }) => {
+                tracing::warn!(%run, what, "looking whether the claim landed");
+                let entry = self.store.entry(run).await?;
+                let ours = entry
+                    .driver
+                    .as_ref()
+                    .is_some_and(|d| d.owner.id == owner.id());
+                if ours {
+                    return Ok(ClaimOutcome::Claimed(entry));
+                }
+                Ok(self.store.claim(run, owner.id()).await?)
+            }
+            other => Ok(other?),
+        }
+    }
+
+    /// Gives a lease back; doing it twice is doing it once.
+    pub(crate) async fn release(&self, run: &RunId, epoch: Epoch) -> Result<Entry, Error> {
+        match self.store.release(run, epoch).await {
+            Err(logreel_store::Error::Ambiguous { what }) => {
+                tracing::warn!(%run, what, "giving the lease back again");
+                Ok(self.store.release(run, epoch).await?)
+            }
+            other => Ok(other?),
+        }
+    }
+
+    /// Tells the hooks of what happened to a run nobody drives.
+    pub(crate) async fn tell_undriven(&self, entry: &Entry) {
+        if !self.hooks.wanted() {
+            return;
+        }
+        let page = self
+            .store
+            .read(&entry.row.run, logreel_core::Seq::FIRST, 1)
+            .await;
+        match page.map(|page| page.items.first().map(|record| record.decode())) {
+            Ok(Some(Ok(event))) => {
+                let session = entry.row.facts.session.as_ref();
+                self.hooks.tell(entry.row.run, session, &[event]).await;
+            }
+            Ok(Some(Err(error))) => tracing::error!(%error, "a hook was not told"),
+            Ok(None) => {}
+            Err(error) => tracing::error!(%error, "a hook was not told"),
+        }
+    }
+
+    /// Stops everything where it is, as a crash would.
+    #[cfg(feature = "testing")]
+    pub(crate) async fn abort_all(&self) {
+        let mut joins = std::mem::take(&mut self.working().joins);
+        joins.shutdown().await;
+    }
+
+    /// The owner this process drives as, once it drives anything.
+    #[cfg(feature = "testing")]
+    pub(crate) fn joined_as(&self) -> Option<OwnerId> {
+        self.owner.get().map(|pulse| pulse.id())
+    }
+
+    async fn close(self: &Arc<Self>) -> Result<(), Error> {
+        self.closing.send_replace(true);
+        let mut joins = {
+            let mut working = self.working();
+            std::mem::take(&mut working.joins)
+        };
+        // Hooks end with the last of their queues, which is ours; drivers end by `closing`.
+        let drivers: Vec<AbortHandle> = self.working().drivers.values().cloned().collect();
+        while drivers.iter().any(|driver| !driver.is_finished()) {
+            match joins.join_next().await {
+                Some(ended) => surface(ended),
+                None => break,
+            }
+        }
+        self.hooks.close().await;
+        while let Some(ended) = joins.join_next().await {
+            surface(ended);
+        }
+        // No beat follows the leave: the renewal thread is joined first.
+        drop(self.renewal().take());
+        if let Some(pulse) = self.owner.get() {
+            self.store.leave(pulse.id()).await?;
+        }
+        Ok(())
+    }
+}
+
+async fn closed(mut closing: watch::Receiver<bool>) {
+    if closing.wait_for(|closing| *closing).await.is_err() {
+        tracing::debug!("the engine is gone");
+    }
+}
+
+fn surface(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended
+        && error.is_panic()
+    {
+        tracing::error!(%error, "a task of the engine panicked");
+    }
+}

@@ -1,0 +1,330 @@
+//! What can go wrong, for whoever embeds the library, and how a task says that it failed.
+
+use std::fmt;
+
+use logreel_core::event::Cause;
+use logreel_core::{Rejected, RunId, Session, Status, StepId};
+use logreel_store::{AppendError, CreateError};
+
+/// What to do about an error; the same closed list on the command line and over HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// The request is not one. Correct it.
+    Usage,
+    /// The request's content does not hold. Correct it.
+    Invalid,
+    /// No such thing.
+    NotFound,
+    /// The name fits several.
+    Ambiguous,
+    /// Over the ceiling; sending it again will not help.
+    TooLarge,
+    /// The session has an active run. Wait, or interrupt it.
+    Busy,
+    /// It contradicts what is there.
+    Conflict,
+    /// Someone else drives the run.
+    Driven,
+    /// The run has ended.
+    Terminal,
+    /// The spec is not the one the run was started with.
+    SpecChanged,
+    /// Another driver took over.
+    Fenced,
+    /// It does not apply to the run as it is.
+    NotApplicable,
+    /// The store cannot be reached. Try again later.
+    Unavailable,
+    /// Stored bytes are not what was stored.
+    Corrupt,
+    /// A newer build wrote it.
+    NewerFormat,
+    /// A mistake of ours.
+    Bug,
+}
+
+impl ErrorKind {
+    /// The name in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Usage => "usage",
+            Self::Invalid => "invalid",
+            Self::NotFound => "not_found",
+            Self::Ambiguous => "ambiguous",
+            Self::TooLarge => "too_large",
+            Self::Busy => "busy",
+            Self::Conflict => "conflict",
+            Self::Driven => "driven",
+            Self::Terminal => "terminal",
+            Self::SpecChanged => "spec_changed",
+            Self::Fenced => "fenced",
+            Self::NotApplicable => "not_applicable",
+            Self::Unavailable => "unavailable",
+            Self::Corrupt => "corrupt",
+            Self::NewerFormat => "newer_format",
+            Self::Bug => "bug",
+        }
+    }
+
+    /// The exit code of the command line.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Self::Usage | Self::Invalid | Self::NotFound | Self::Ambiguous | Self::TooLarge => 2,
+            Self::Busy
+            | Self::Conflict
+            | Self::Driven
+            | Self::Terminal
+            | Self::SpecChanged
+            | Self::Fenced
+            | Self::NotApplicable => 5,
+            Self::Unavailable | Self::Corrupt | Self::NewerFormat | Self::Bug => 4,
+        }
+    }
+}
+
+/// Why an operation of the engine did not happen.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    /// The run was not created.
+    #[error(transparent)]
+    Create(#[from] CreateError),
+    /// The store said no.
+    #[error(transparent)]
+    Store(#[from] logreel_store::Error),
+    /// The request does not fit the run as it is.
+    #[error("{run}: {why}")]
+    Rejected {
+        /// Which run.
+        run: RunId,
+        /// Why.
+        why: Rejected,
+    },
+    /// Someone else drives the run.
+    #[error("{run} is driven by {by}")]
+    Driven {
+        /// Which run.
+        run: RunId,
+        /// By whom.
+        by: String,
+    },
+    /// The run has ended; `retry` starts a new one from it.
+    #[error("{run} has {status}; start a new run, or retry it")]
+    Ended {
+        /// Which run.
+        run: RunId,
+        /// How.
+        status: Status,
+    },
+    /// The run waits for someone.
+    #[error("{run} waits ({waits}); nothing can go on until that ends")]
+    Waiting {
+        /// Which run.
+        run: RunId,
+        /// For what.
+        waits: String,
+    },
+    /// The task is registered under another version than the run was started with.
+    #[error("{run} was started with another version of `{name}`; accept the change to go on")]
+    SpecChanged {
+        /// Which run.
+        run: RunId,
+        /// The task.
+        name: String,
+    },
+    /// No task of that name is registered here.
+    #[error("no task named `{name}` is registered in this process")]
+    UnknownTask {
+        /// The name.
+        name: String,
+    },
+    /// The session is closed.
+    #[error("session {0} is closed")]
+    SessionClosed(Session),
+    /// A value does not serialize, or a recorded one does not decode into the asked type.
+    #[error("{what} does not fit its type: {source}")]
+    Value {
+        /// Which value.
+        what: String,
+        /// What the codec said.
+        source: std::sync::Arc<serde_json::Error>,
+    },
+    /// An id that is not one.
+    #[error(transparent)]
+    Id(#[from] logreel_core::IdError),
+    /// The driver of this run is gone, and why.
+    #[error("the run's driver has stopped: {0}")]
+    DriverStopped(String),
+    /// The engine was closed.
+    #[error("the engine is closed")]
+    Closed,
+}
+
+impl Error {
+    pub(crate) fn value(what: impl Into<String>, source: serde_json::Error) -> Self {
+        Self::Value {
+            what: what.into(),
+            source: std::sync::Arc::new(source),
+        }
+    }
+
+    /// What to do about it.
+    pub fn kind(&self) -> ErrorKind {
+        use logreel_store::Error as Store;
+        match self {
+            Self::Create(CreateError::Busy { .. }) => ErrorKind::Busy,
+            Self::Create(CreateError::Conflict { .. } | CreateError::KeyOfDeleted { .. }) => {
+                ErrorKind::Conflict
+            }
+            Self::Create(CreateError::SessionClosed(_)) | Self::SessionClosed(_) => {
+                ErrorKind::NotApplicable
+            }
+            Self::Create(CreateError::ParentEnded(_)) | Self::Ended { .. } => ErrorKind::Terminal,
+            Self::Create(CreateError::Store(error)) | Self::Store(error) => match error {
+                Store::NotFound(_) => ErrorKind::NotFound,
+                Store::Unavailable { .. } | Store::Ambiguous { .. } => ErrorKind::Unavailable,
+                Store::Invalid { .. } => ErrorKind::Unavailable,
+                Store::NewerSchema { .. } | Store::NewerFormat(_) => ErrorKind::NewerFormat,
+                Store::Corrupt { .. } => ErrorKind::Corrupt,
+                Store::TooLarge { .. } => ErrorKind::TooLarge,
+                Store::StillNeeded { .. } | Store::ReadOnly(_) => ErrorKind::NotApplicable,
+                Store::InvalidCursor(_) => ErrorKind::Usage,
+                Store::Bug(_) => ErrorKind::Bug,
+            },
+            Self::Rejected { why, .. } => match why {
+                Rejected::Ended(_) => ErrorKind::Terminal,
+                Rejected::WaitHasEnded(_) => ErrorKind::Conflict,
+                Rejected::UnknownWait(_) => ErrorKind::NotFound,
+                Rejected::NameTheWait(_) => ErrorKind::Ambiguous,
+                Rejected::Illegal(_)
+                | Rejected::NotWaiting
+                | Rejected::TooLate { .. }
+                | Rejected::WrongAnswer { .. }
+                | Rejected::NotInDoubt(_)
+                | Rejected::NoSuchLimit => ErrorKind::NotApplicable,
+            },
+            Self::Driven { .. } => ErrorKind::Driven,
+            Self::Waiting { .. } => ErrorKind::NotApplicable,
+            Self::SpecChanged { .. } => ErrorKind::SpecChanged,
+            Self::UnknownTask { .. } => ErrorKind::NotFound,
+            Self::Value { .. } | Self::Id(_) => ErrorKind::Invalid,
+            Self::DriverStopped(_) => ErrorKind::Fenced,
+            Self::Closed => ErrorKind::Unavailable,
+        }
+    }
+}
+
+impl From<AppendError> for Error {
+    fn from(error: AppendError) -> Self {
+        match error {
+            AppendError::Store(error) => Self::Store(error),
+            AppendError::Conflict { .. }
+            | AppendError::Fenced { .. }
+            | AppendError::Ended(_)
+            | AppendError::Illegal(_) => Self::DriverStopped(error.to_string()),
+        }
+    }
+}
+
+/// How a task or a step says that it failed. Made from any error; [`TaskError::permanent`] stops
+/// retries.
+pub struct TaskError {
+    kind: &'static str,
+    message: String,
+    retryable: bool,
+    step: Option<StepId>,
+    cause_kind: Option<String>,
+}
+
+impl TaskError {
+    /// A failure in words; trying again may help.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self {
+            kind: "error",
+            message: message.into(),
+            retryable: true,
+            step: None,
+            cause_kind: None,
+        }
+    }
+
+    pub(crate) fn of_kind(kind: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            ..Self::new(message)
+        }
+    }
+
+    pub(crate) fn from_cause(cause: &Cause) -> Self {
+        Self {
+            kind: "error",
+            message: cause.message.clone(),
+            retryable: cause.retryable,
+            step: cause.step.clone(),
+            cause_kind: Some(cause.kind.clone()),
+        }
+    }
+
+    /// Trying again will not help.
+    #[must_use]
+    pub fn permanent(mut self) -> Self {
+        self.retryable = false;
+        self
+    }
+
+    /// Whether trying again may help.
+    pub fn is_retryable(&self) -> bool {
+        self.retryable
+    }
+
+    /// Whether the run was cancelled while this was under way.
+    pub fn is_cancelled(&self) -> bool {
+        self.kind == Self::CANCELLED
+    }
+
+    pub(crate) const CANCELLED: &str = "cancelled";
+
+    pub(crate) fn in_step(mut self, step: &StepId) -> Self {
+        self.step.get_or_insert_with(|| step.clone());
+        self
+    }
+
+    pub(crate) fn cause(&self) -> Cause {
+        Cause {
+            kind: self
+                .cause_kind
+                .clone()
+                .unwrap_or_else(|| self.kind.to_owned()),
+            message: self.message.clone(),
+            retryable: self.retryable,
+            step: self.step.clone(),
+        }
+    }
+}
+
+impl fmt::Display for TaskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl fmt::Debug for TaskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TaskError({}: {})", self.kind, self.message)
+    }
+}
+
+/// `TaskError` itself implements no `Error`, like `anyhow::Error`, so that every error converts.
+impl<E: std::error::Error> From<E> for TaskError {
+    fn from(error: E) -> Self {
+        let mut message = error.to_string();
+        let mut source = error.source();
+        while let Some(inner) = source {
+            let text = inner.to_string();
+            if !message.contains(&text) {
+                message = format!("{message}: {text}");
+            }
+            source = inner.source();
+        }
+        Self::new(message)
+    }
+}

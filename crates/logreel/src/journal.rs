@@ -1,0 +1,547 @@
+//! One driver's way into the log: decide, append, fold, in that order, one append at a time.
+//!
+//! What finishes while an append is in flight goes into the next one. Whoever wants something recorded
+//! pushes it and then queues for the writer; the first in line appends for all. A future that is
+//! dropped half-way strands nobody: its append stays where the next in line finds it and sends it
+//! again under the same id, which gets the first answer.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use logreel_core::event::WaitKind;
+use logreel_core::meaning::ResultSet;
+use logreel_core::row::End;
+use logreel_core::{
+    AppendId, Batch, Blob, Body, Command, Draft, Epoch, Event, Rejected, RunId, RunState, Seq,
+    Session, WaitId,
+};
+use logreel_store::{Append, AppendError, Env, RunStore};
+use tokio::sync::{oneshot, watch};
+
+use crate::Error;
+use crate::hook::Hooks;
+
+/// Events per page when a log is read.
+const PAGE: usize = 1000;
+/// How many bytes of recorded results are kept from the first fold; the rest is read again.
+const CACHE_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// How long an unreachable store is tried again before the driver gives up.
+const UNAVAILABLE_MAX: Duration = Duration::from_secs(30);
+
+/// Why a driver must stop what it is doing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// The run was cancelled.
+    Cancelled,
+    /// The run was paused.
+    Paused,
+    /// Nothing can go on until a wait ends.
+    Parked,
+    /// The engine closes.
+    Drained,
+    /// Another driver took over, or the log cannot be written.
+    Lost(String),
+}
+
+/// Why something was not recorded.
+#[derive(Debug, Clone)]
+pub(crate) enum RecordError {
+    Rejected(Rejected),
+    /// The signal this wait is for came before it; it must be taken with the wait.
+    SignalIsKept,
+    /// This one is too large or does not fit; others may.
+    Refused(Error),
+    /// The writer is dead; this is what killed it.
+    Dead(Error),
+}
+
+type Answer = Result<Vec<Event>, RecordError>;
+
+struct Pending {
+    commands: Vec<Command>,
+    blobs: Vec<Blob>,
+    answer: oneshot::Sender<Answer>,
+}
+
+struct InFlight {
+    append: Append,
+    /// Each with how many of the append's events are its own.
+    members: Vec<(Pending, usize)>,
+    unavailable_since: Option<Duration>,
+}
+
+struct Folded {
+    state: RunState,
+    results: ResultSet,
+    outbox: VecDeque<Pending>,
+    /// Batches of one, after a batch was refused because of one of its members.
+    alone: usize,
+    dead: Option<Error>,
+    recorded: HashMap<Seq, Event>,
+    recorded_bytes: usize,
+}
+
+pub(crate) struct Journal {
+    pub(crate) run: RunId,
+    pub(crate) epoch: Epoch,
+    pub(crate) session: Option<Session>,
+    pub(crate) store: Arc<dyn RunStore>,
+    pub(crate) env: Arc<dyn Env>,
+    hooks: Hooks,
+    folded: Mutex<Folded>,
+    writer: tokio::sync::Mutex<Option<InFlight>>,
+    changed: watch::Sender<u64>,
+    stop: watch::Sender<Option<Stop>>,
+}
+
+impl Journal {
+    /// Folds the run's log as it is and gets ready to extend it under `epoch`.
+    pub(crate) async fn load(
+        run: RunId,
+        epoch: Epoch,
+        store: Arc<dyn RunStore>,
+        env: Arc<dyn Env>,
+        hooks: Hooks,
+        mut seen: impl FnMut(&Event),
+    ) -> Result<Self, Error> {
+        let mut state: Option<RunState> = None;
+        let mut recorded = HashMap::new();
+        let mut recorded_bytes = 0;
+        let mut from = Seq::FIRST;
+        let (state, entry) = loop {
+            let page = store.read(&run, from, PAGE).await?;
+            for record in &page.items {
+                let event = record.decode().map_err(logreel_store::Error::from)?;
+                match &mut state {
+                    None => {
+                        let first = RunState::begin(run, &event);
+                        state = Some(first.map_err(logreel_store::Error::from)?);
+                    }
+                    Some(state) => state.apply(&event).map_err(logreel_store::Error::from)?,
+                }
+                seen(&event);
+                if is_result(&event.body) && recorded_bytes < CACHE_BYTES_MAX {
+                    if let logreel_core::codec::StoredBody::Text(text) = &record.body {
+                        recorded_bytes += text.len();
+                    }
+                    recorded.insert(event.seq, event);
+                }
+            }
+            from = page.next;
+            if page.has_more {
+                continue;
+            }
+            let Some(folded) = state.take() else {
+                return Err(logreel_store::Error::corrupt(format!("{run} has no events")).into());
+            };
+            // The sum of results is kept beside the head and is only as good as that head; someone
+            // outside may have appended since the last page.
+            let entry = store.entry(&run).await?;
+            if entry.row.head == folded.row.head {
+                break (folded, entry);
+            }
+            state = Some(folded);
+        };
+        let session = state.row.facts.session.clone();
+        let folded = Folded {
+            state,
+            results: entry.results,
+            outbox: VecDeque::new(),
+            alone: 0,
+            dead: None,
+            recorded,
+            recorded_bytes,
+        };
+        let journal = Self {
+            run,
+            epoch,
+            session,
+            store,
+            env,
+            hooks,
+            folded: Mutex::new(folded),
+            writer: tokio::sync::Mutex::new(None),
+            changed: watch::Sender::new(0),
+            stop: watch::Sender::new(None),
+        };
+        journal.notice_stops();
+        Ok(journal)
+    }
+
+    /// Looks at the state. Nothing may await while it is borrowed.
+    pub(crate) fn with_state<T>(&self, look: impl FnOnce(&RunState) -> T) -> T {
+        look(&self.folded().state)
+    }
+
+    /// Rings after the state changed.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    /// Resolves when it is time to stop, with the first reason.
+    pub(crate) async fn told_to_stop(&self) -> Stop {
+        let mut stops = self.stop.subscribe();
+        let stop = stops
+            .wait_for(Option::is_some)
+            .await
+            .ok()
+            .and_then(|stop| stop.clone());
+        stop.unwrap_or_else(|| Stop::Lost("the journal is gone".to_owned()))
+    }
+
+    pub(crate) fn stopped(&self) -> Option<Stop> {
+        self.stop.borrow().clone()
+    }
+
+    /// Asks the driver to stop; the first reason stays.
+    pub(crate) fn stop(&self, why: Stop) {
+        self.stop.send_if_modified(|stop| {
+            let first = stop.is_none();
+            if first {
+                *stop = Some(why);
+            }
+            first
+        });
+    }
+
+    /// Records what the commands decide to; returns when it is durable, with the events.
+    pub(crate) async fn record(&self, commands: Vec<Command>, blobs: Vec<Blob>) -> Answer {
+        let mut answer = self.submit(commands, blobs)?;
+        self.flush().await;
+        // `flush` answers everything that was in the outbox before it began.
+        match answer.try_recv() {
+            Ok(answer) => answer,
+            Err(_) => Err(RecordError::Dead(Error::DriverStopped(
+                "no answer came".to_owned(),
+            ))),
+        }
+    }
+
+    /// Puts commands in the outbox, to go out with the next append.
+    pub(crate) fn submit(
+        &self,
+        commands: Vec<Command>,
+        blobs: Vec<Blob>,
+    ) -> Result<oneshot::Receiver<Answer>, RecordError> {
+        let mut folded = self.folded();
+        if let Some(error) = &folded.dead {
+            return Err(RecordError::Dead(error.clone()));
+        }
+        let (answer, receiver) = oneshot::channel();
+        folded.outbox.push_back(Pending {
+            commands,
+            blobs,
+            answer,
+        });
+        Ok(receiver)
+    }
+
+    /// Appends until the outbox is empty.
+    pub(crate) async fn flush(&self) {
+        let mut writer = self.writer.lock().await;
+        loop {
+            if writer.is_none() {
+                *writer = self.next_batch();
+            }
+            let Some(in_flight) = writer.as_mut() else {
+                return;
+            };
+            match self.store.append(in_flight.append.clone()).await {
+                Ok(appended) => {
+                    if let Some(InFlight { members, .. }) = writer.take() {
+                        self.landed(members, appended.events).await;
+                    }
+                }
+                Err(AppendError::Conflict { .. }) => {
+                    if let Some(in_flight) = writer.take() {
+                        self.put_back(in_flight, false);
+                    }
+                    if let Err(error) = self.catch_up().await {
+                        self.die(&error);
+                    }
+                }
+                Err(AppendError::Store(
+                    error @ (logreel_store::Error::Ambiguous { .. }
+                    | logreel_store::Error::Unavailable { .. }),
+                )) => {
+                    let now = self.env.monotonic();
+                    let since = *in_flight.unavailable_since.get_or_insert(now);
+                    if now.saturating_sub(since) > UNAVAILABLE_MAX {
+                        self.give_up(writer.take(), &error.into());
+                        return;
+                    }
+                    tracing::warn!(run = %self.run, %error, "appending again");
+                    self.env.sleep(Duration::from_millis(20)).await;
+                }
+                Err(
+                    error @ (AppendError::Illegal(_)
+                    | AppendError::Store(logreel_store::Error::TooLarge { .. })),
+                ) => {
+                    if let Some(mut in_flight) = writer.take() {
+                        if in_flight.members.len() > 1 {
+                            self.put_back(in_flight, true);
+                        } else if let Some((member, _)) = in_flight.members.pop() {
+                            reply(member, Err(RecordError::Refused(error.into())));
+                        }
+                    }
+                }
+                Err(error) => {
+                    self.give_up(writer.take(), &error.into());
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Reads what others appended, when the run's doorbell rings. `head` is how far the log is known
+    /// to reach; after an append of our own there is nothing to read.
+    pub(crate) async fn look(&self, head: Option<Seq>) -> Result<(), Error> {
+        loop {
+            if head.is_some_and(|head| head <= self.with_state(|state| state.row.head.seq)) {
+                return Ok(());
+            }
+            // Never in line before the next append: a step would wait for a look.
+            match self.writer.try_lock() {
+                Ok(writer) if writer.is_none() => return self.catch_up().await,
+                // An append that was left behind settles what came before it by itself.
+                Ok(_) => return Ok(()),
+                Err(_) => self.env.sleep(Duration::from_millis(1)).await,
+            }
+        }
+    }
+
+    /// The event at `seq`, which holds a result.
+    pub(crate) async fn result(&self, seq: Seq) -> Result<Event, Error> {
+        let cached = {
+            let mut folded = self.folded();
+            let event = folded.recorded.remove(&seq);
+            if folded.recorded.is_empty() {
+                folded.recorded_bytes = 0;
+            }
+            event
+        };
+        if let Some(event) = cached {
+            return Ok(event);
+        }
+        let page = self.store.read(&self.run, seq, 1).await?;
+        let missing =
+            || logreel_store::Error::corrupt(format!("event {seq} of {} is missing", self.run));
+        let record = page.items.first().ok_or_else(missing)?;
+        Ok(record.decode().map_err(logreel_store::Error::from)?)
+    }
+
+    fn folded(&self) -> MutexGuard<'_, Folded> {
+        // A panic while the state is borrowed would be ours; the state itself is changed by `apply`,
+        // which changes nothing when it fails.
+        self.folded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn next_batch(&self) -> Option<InFlight> {
+        let mut folded = self.folded();
+        let Folded {
+            state,
+            results,
+            outbox,
+            alone,
+            ..
+        } = &mut *folded;
+        let mut batch = Batch::new(state, results, self.epoch);
+        let mut drafts: Vec<Draft> = Vec::new();
+        let mut blobs = Vec::new();
+        let mut members = Vec::new();
+        while let Some(pending) = outbox.pop_front() {
+            match decide_all(state, &mut batch, &pending.commands) {
+                Err(why) => reply(pending, Err(why)),
+                Ok(decided) if decided.is_empty() => reply(pending, Ok(Vec::new())),
+                Ok(decided) => {
+                    blobs.extend(pending.blobs.iter().cloned());
+                    members.push((pending, decided.len()));
+                    drafts.extend(decided);
+                    if *alone > 0 {
+                        break;
+                    }
+                }
+            }
+        }
+        *alone = alone.saturating_sub(1);
+        if drafts.is_empty() {
+            return None;
+        }
+        let append = Append {
+            run: self.run,
+            expect: state.row.head,
+            epoch: self.epoch,
+            id: AppendId::driver(self.env.random_u64()),
+            drafts,
+            blobs,
+        };
+        Some(InFlight {
+            append,
+            members,
+            unavailable_since: None,
+        })
+    }
+
+    /// Folds what landed and answers its members, then tells the hooks: a slow hook delays neither a
+    /// cancel nor a step.
+    async fn landed(&self, members: Vec<(Pending, usize)>, events: Vec<Event>) {
+        if let Err(error) = self.fold_all(&events) {
+            self.die(&error);
+        }
+        self.notice_stops();
+        let mut own = events.iter();
+        for (member, count) in members {
+            reply(member, Ok(own.by_ref().take(count).cloned().collect()));
+        }
+        self.hooks
+            .tell(self.run, self.session.as_ref(), &events)
+            .await;
+    }
+
+    async fn catch_up(&self) -> Result<(), Error> {
+        loop {
+            let from = self.with_state(|state| state.row.head.seq.next());
+            let page = self.store.read(&self.run, from, PAGE).await?;
+            let events = page
+                .items
+                .iter()
+                .map(|record| record.decode().map_err(logreel_store::Error::from))
+                .collect::<Result<Vec<Event>, _>>()?;
+            if events.is_empty() {
+                return Ok(());
+            }
+            self.fold_all(&events)?;
+            self.notice_stops();
+            let session = self.session.as_ref();
+            self.hooks.tell(self.run, session, &events).await;
+        }
+    }
+
+    fn fold_all(&self, events: &[Event]) -> Result<(), Error> {
+        let mut folded = self.folded();
+        for event in events {
+            folded
+                .state
+                .apply(event)
+                .map_err(logreel_store::Error::from)?;
+            if !event.late {
+                folded.results = folded.results.plus(ResultSet::of(&event.body));
+            }
+        }
+        drop(folded);
+        self.changed.send_modify(|changes| *changes += 1);
+        Ok(())
+    }
+
+    fn notice_stops(&self) {
+        let stop = self.with_state(|state| {
+            let paused = || {
+                state
+                    .row
+                    .facts
+                    .waits
+                    .iter()
+                    .any(|open| open.wait.kind == WaitKind::Paused)
+            };
+            match &state.row.facts.ended {
+                Some(ended) => {
+                    matches!(ended.end, End::Cancelled { .. }).then_some(Stop::Cancelled)
+                }
+                None => paused().then_some(Stop::Paused),
+            }
+        });
+        if let Some(stop) = stop {
+            self.stop(stop);
+        }
+    }
+
+    fn put_back(&self, in_flight: InFlight, one_by_one: bool) {
+        let mut folded = self.folded();
+        if one_by_one {
+            folded.alone = in_flight.members.len();
+        }
+        for (member, _) in in_flight.members.into_iter().rev() {
+            folded.outbox.push_front(member);
+        }
+    }
+
+    fn give_up(&self, in_flight: Option<InFlight>, error: &Error) {
+        if let Some(in_flight) = in_flight {
+            self.put_back(in_flight, false);
+        }
+        self.die(error);
+    }
+
+    /// The writer is dead: everyone in line is told, and so is whoever comes next.
+    fn die(&self, error: &Error) {
+        let outbox = {
+            let mut folded = self.folded();
+            folded.dead.get_or_insert_with(|| error.clone());
+            std::mem::take(&mut folded.outbox)
+        };
+        for pending in outbox {
+            reply(pending, Err(RecordError::Dead(error.clone())));
+        }
+        self.stop(Stop::Lost(error.to_string()));
+    }
+}
+
+/// Decides the commands of one request, all or none; waits get their number here, because another
+/// may have taken the one that was free when the request was made.
+fn decide_all(
+    state: &RunState,
+    batch: &mut Batch<'_>,
+    commands: &[Command],
+) -> Result<Vec<Draft>, RecordError> {
+    let before = (commands.len() > 1).then(|| batch.clone());
+    let mut own = None;
+    let mut drafts = Vec::with_capacity(commands.len());
+    for command in commands {
+        let mut command = command.clone();
+        if let Command::Record { body, .. } = &mut command {
+            match body {
+                Body::WaitStarted(wait) => {
+                    let awaits = |(name, _): &(String, Seq)| Some(name) == wait.name.as_ref();
+                    let is_kept = wait.kind == WaitKind::Signal && state.signals.iter().any(awaits);
+                    if is_kept && commands.len() == 1 {
+                        return Err(RecordError::SignalIsKept);
+                    }
+                    wait.wait = batch.next_wait();
+                    own = Some(wait.wait);
+                }
+                Body::WaitEnded(ended) if ended.wait == NEW_WAIT => {
+                    ended.wait = own.unwrap_or(NEW_WAIT);
+                }
+                _ => {}
+            }
+        }
+        match batch.decide(command) {
+            Ok(draft) => drafts.push(draft),
+            Err(why) => {
+                if let Some(before) = before {
+                    *batch = before;
+                }
+                return Err(RecordError::Rejected(why));
+            }
+        }
+    }
+    Ok(drafts)
+}
+
+/// In a request that starts and ends a wait at once: the wait that it starts.
+pub(crate) const NEW_WAIT: WaitId = WaitId(0);
+
+fn reply(pending: Pending, answer: Answer) {
+    if pending.answer.send(answer).is_err() {
+        // The asker's future was dropped; what it wanted recorded is recorded all the same.
+        tracing::trace!("nobody waits for this record any more");
+    }
+}
+
+fn is_result(body: &Body) -> bool {
+    matches!(
+        body,
+        Body::StepFinished(_) | Body::StepResolved(_) | Body::WaitEnded(_)
+    )
+}

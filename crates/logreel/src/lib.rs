@@ -1,0 +1,72 @@
+//! Durable runs for AI agents.
+//!
+//! A run is an append-only log; its status, its results and what to do next are folded from it. A
+//! [`Task`] is a Rust function whose steps are recorded: kill the process, start it again, and what
+//! finished is not computed twice.
+//!
+//! ```
+//! use logreel::{Ctx, Engine, Outcome, TaskError};
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let engine = Engine::memory().await?;                  // or Engine::open("runs.db").await?
+//! let hello = engine.task("hello", |ctx: Ctx, name: String| async move {
+//!     let greeting = ctx.step("greet").input(&name).run(|| async {
+//!         Ok::<_, TaskError>(format!("Hello, {name}!"))
+//!     }).await?;
+//!     Ok(greeting)
+//! });
+//! let run = hello.start(&"Ada".to_string()).key("greet-ada").await?;
+//! match run.wait().await? {
+//!     Outcome::Completed(greeting) => assert_eq!(greeting, "Hello, Ada!"),
+//!     other => panic!("{other:?}"),
+//! }
+//! # engine.close().await?; Ok(()) }
+//! ```
+
+mod cancel;
+mod ctx;
+mod driver;
+mod engine;
+mod error;
+mod handle;
+mod hook;
+mod journal;
+mod message;
+mod owner;
+mod query;
+mod session;
+mod start;
+mod step;
+mod subscribe;
+mod task;
+mod wait;
+mod work;
+mod write_step;
+
+pub mod value;
+pub mod view;
+
+#[cfg(feature = "testing")]
+pub mod testing;
+
+pub use cancel::{CancelOutcome, PauseOutcome, ResumeOutcome};
+pub use ctx::Ctx;
+pub use engine::{Builder, Engine};
+pub use error::{Error, ErrorKind, TaskError};
+pub use handle::{Outcome, RunHandle};
+pub use hook::{Hook, HookEvent};
+pub use query::Runs;
+pub use session::SessionHandle;
+pub use start::{IfBusy, Start};
+pub use step::{Retry, Step, StepName};
+pub use subscribe::{EventStream, RecordStream};
+pub use task::Task;
+pub use wait::{Approval, ApprovalWait, SignalWait, hours, minutes, seconds};
+pub use write_step::{Reconciled, WriteStep};
+
+pub use logreel_core::event::{Cause, Durability};
+pub use logreel_core::{
+    self as core, Body, Digest, Event, Head, Json, Record, RunId, Seq, Session, Status, StepId,
+    Timestamp, WaitId,
+};
+pub use logreel_store::{self as store, Entry, Env, Filter, MemoryStore, RunStore, SqliteStore};

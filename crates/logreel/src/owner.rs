@@ -1,0 +1,125 @@
+//! This process as a driver of runs: who it is, and the thread that says it is alive.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use logreel_store::{Env, Owner, OwnerId, RunStore};
+
+/// How long a lease holds without a renewal, when nothing else is said.
+pub(crate) const LEASE: Duration = Duration::from_secs(10);
+
+/// The owner's pulse: when the last confirmed renewal was *sent*.
+pub(crate) struct Pulse {
+    pub(crate) owner: Owner,
+    sent_ms: AtomicU64,
+    env: Arc<dyn Env>,
+    lease: Duration,
+}
+
+impl Pulse {
+    pub(crate) fn new(owner: Owner, env: Arc<dyn Env>, lease: Duration) -> Self {
+        let sent_ms = AtomicU64::new(millis(env.monotonic()));
+        Self {
+            owner,
+            sent_ms,
+            env,
+            lease,
+        }
+    }
+
+    pub(crate) fn id(&self) -> OwnerId {
+        self.owner.id
+    }
+
+    /// Renews once.
+    pub(crate) async fn beat(&self, store: &dyn RunStore) -> Result<(), logreel_store::Error> {
+        let sent = millis(self.env.monotonic());
+        store.beat(self.owner.id).await?;
+        self.sent_ms.store(sent, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether the lease surely still holds: a worker that was frozen must look before it acts. A
+    /// freeze between this check and the effect remains; the docs name it.
+    pub(crate) fn is_fresh(&self) -> bool {
+        let sent = self.sent_ms.load(Ordering::Relaxed);
+        let margin = self.lease / 5;
+        millis(self.env.monotonic()).saturating_sub(sent) < millis(self.lease - margin)
+    }
+
+    pub(crate) fn period(&self) -> Duration {
+        self.lease / 4
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The thread that renews. It has a thread of its own, so that a busy runtime does not lose leases.
+pub(crate) struct Renewal {
+    stop: Arc<(Mutex<bool>, Condvar)>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Renewal {
+    pub(crate) fn spawn(pulse: Arc<Pulse>, store: Arc<dyn RunStore>) -> std::io::Result<Self> {
+        let stop = Arc::new((Mutex::new(false), Condvar::new()));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::Builder::new()
+            .name("logreel-lease".to_owned())
+            .spawn(move || {
+                let (flag, wake) = &*stopped;
+                let mut guard = flag.lock().unwrap_or_else(PoisonError::into_inner);
+                while !*guard {
+                    let (next, timeout) = wake
+                        .wait_timeout(guard, pulse.period())
+                        .unwrap_or_else(PoisonError::into_inner);
+                    guard = next;
+                    if timeout.timed_out() && !*guard {
+                        drop(guard);
+                        if let Err(error) = block_on(pulse.beat(&*store)) {
+                            tracing::warn!(%error, "the lease was not renewed; trying again");
+                        }
+                        guard = flag.lock().unwrap_or_else(PoisonError::into_inner);
+                    }
+                }
+            })?;
+        Ok(Self {
+            stop,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Renewal {
+    fn drop(&mut self) {
+        *self.stop.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.stop.1.notify_all();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the renewal thread panicked");
+        }
+    }
+}
+
+/// Waits for a future on a thread without a runtime.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(std::thread::Thread);
+    impl std::task::Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Arc::new(Unpark(std::thread::current())).into();
+    let mut context = std::task::Context::from_waker(&waker);
+    let mut future = std::pin::pin!(future);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            std::task::Poll::Ready(output) => return output,
+            std::task::Poll::Pending => std::thread::park(),
+        }
+    }
+}

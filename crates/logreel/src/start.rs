@@ -1,0 +1,258 @@
+//! Starting a run: created with its event 1, then driven here unless it is left to a worker.
+
+use std::collections::BTreeMap;
+use std::future::IntoFuture;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use logreel_core::event::{Budget, Git, Provenance, RunKind, RunStarted};
+use logreel_core::{Digest, Json, Payload, RunId, Session, Status};
+use logreel_store::{CreateError, Created, Filter, NewRun, OwnerId};
+use serde::de::DeserializeOwned;
+
+use crate::Error;
+use crate::driver::Begin;
+use crate::engine::Inner;
+use crate::handle::RunHandle;
+use crate::task::TaskDef;
+
+/// A commit whose outcome is not known is settled by sending it again; a disk that fails every one of
+/// them must not keep the caller forever.
+const CREATE_TRIES: u32 = 10;
+const CREATE_PAUSE: Duration = Duration::from_millis(20);
+
+/// What to do when the session has an active run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum IfBusy {
+    /// Refuse, naming the active run.
+    #[default]
+    Reject,
+    /// Wait until it has ended.
+    Wait,
+    /// Cancel it.
+    Interrupt,
+}
+
+/// A run about to start; made by [`crate::Task::start`], awaited to start it.
+#[must_use = "a run starts when this is awaited"]
+pub struct Start<O> {
+    engine: Arc<Inner>,
+    def: Arc<TaskDef>,
+    input: Result<Json, serde_json::Error>,
+    run: Option<RunId>,
+    session: Option<String>,
+    key: Option<String>,
+    labels: BTreeMap<String, String>,
+    git: Option<Git>,
+    dir: Option<String>,
+    if_busy: IfBusy,
+    queue: bool,
+    output: PhantomData<fn() -> O>,
+}
+
+impl<O: DeserializeOwned> Start<O> {
+    pub(crate) fn new(
+        engine: Arc<Inner>,
+        def: Arc<TaskDef>,
+        input: Result<Json, serde_json::Error>,
+    ) -> Self {
+        Self {
+            engine,
+            def,
+            input,
+            run: None,
+            session: None,
+            key: None,
+            labels: BTreeMap::new(),
+            git: None,
+            dir: None,
+            if_busy: IfBusy::default(),
+            queue: false,
+            output: PhantomData,
+        }
+    }
+
+    /// The run's id. The same id with the same task, session and input attaches.
+    pub fn id(mut self, run: RunId) -> Self {
+        self.run = Some(run);
+        self
+    }
+
+    /// The conversation it belongs to; one run is active in it at a time.
+    pub fn session(mut self, session: impl Into<String>) -> Self {
+        self.session = Some(session.into());
+        self
+    }
+
+    /// Your own name for it: starting with the same key again attaches.
+    pub fn key(mut self, key: impl Into<String>) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
+    /// A label to list by.
+    pub fn label(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.labels.insert(name.into(), value.into());
+        self
+    }
+
+    /// The checkout it runs on, for the record.
+    pub fn git(mut self, git: Git) -> Self {
+        self.git = Some(git);
+        self
+    }
+
+    /// The folder it runs in, for the record.
+    pub fn dir(mut self, dir: impl Into<String>) -> Self {
+        self.dir = Some(dir.into());
+        self
+    }
+
+    /// What to do when the session is busy.
+    pub fn if_busy(mut self, if_busy: IfBusy) -> Self {
+        self.if_busy = if_busy;
+        self
+    }
+
+    /// Only records the run; a worker ([`crate::Engine::work`]) drives it.
+    pub fn queue(mut self) -> Self {
+        self.queue = true;
+        self
+    }
+
+    async fn start(self) -> Result<RunHandle<O>, Error> {
+        let engine = Arc::clone(&self.engine);
+        engine.check_open()?;
+        let session = self.session.as_deref().map(Session::new).transpose()?;
+        let input = self
+            .input
+            .map_err(|error| Error::value("the input", error))?;
+        let (input, blob) = Payload::of(input);
+        let owner = if self.queue {
+            None
+        } else {
+            Some(engine.owner().await?.id())
+        };
+        let started = RunStarted {
+            agent: Arc::clone(&self.def.name),
+            budget: Budget::default(),
+            context: None,
+            dir: self.dir,
+            durability: engine.durability,
+            git: self.git,
+            input,
+            key: self.key,
+            kind: RunKind::Task,
+            labels: self.labels,
+            parent: None,
+            provenance: Provenance {
+                host: None,
+                logreel: Some(env!("CARGO_PKG_VERSION").to_owned()),
+                models: Vec::new(),
+                tools: Vec::new(),
+            },
+            session: session.clone(),
+            spec: Payload::Inline(self.def.spec.clone()),
+            spec_digest: self.def.spec_digest,
+        };
+        let run = self.run.unwrap_or_else(|| engine.env.run_id());
+        let blobs: Vec<_> = blob.into_iter().collect();
+        let mut tries = 1;
+        loop {
+            let context = engine.session_context(session.as_ref()).await?;
+            let new = NewRun {
+                run,
+                started: RunStarted {
+                    context,
+                    ..started.clone()
+                },
+                blobs: blobs.clone(),
+                owner,
+            };
+            match engine.store.create(new).await {
+                Ok(created) => return Ok(engine.adopt(created, owner, &self.def).await),
+                // The same run again: it attaches to what landed.
+                Err(CreateError::Store(logreel_store::Error::Ambiguous { what }))
+                    if tries < CREATE_TRIES =>
+                {
+                    tracing::warn!(%run, what, "creating the run again");
+                    tries += 1;
+                    engine.env.sleep(CREATE_PAUSE).await;
+                }
+                Err(CreateError::Busy { session, active }) => {
+                    engine.make_way(self.if_busy, session, active).await?;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+impl<O: DeserializeOwned + 'static> IntoFuture for Start<O> {
+    type Output = Result<RunHandle<O>, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.start())
+    }
+}
+
+impl Inner {
+    /// Where a session's next run goes on: the context its last completed run left.
+    async fn session_context(&self, session: Option<&Session>) -> Result<Option<Digest>, Error> {
+        let Some(session) = session else {
+            return Ok(None);
+        };
+        let filter = Filter {
+            session: Some(session.clone()),
+            status: vec![Status::Completed],
+            ..Filter::default()
+        };
+        let page = self.store.list(&filter, None, 1).await?;
+        Ok(page.items.first().and_then(|entry| entry.row.pulse.context))
+    }
+
+    /// Drives a run that was just created here, or one that was attached to and that nobody drives.
+    async fn adopt<O: DeserializeOwned>(
+        self: &Arc<Self>,
+        created: Created,
+        owner: Option<OwnerId>,
+        def: &Arc<TaskDef>,
+    ) -> RunHandle<O> {
+        let run = created.entry().row.run;
+        let def = Arc::clone(def);
+        match created {
+            Created::New(entry) if owner.is_some() => {
+                self.spawn_driver(run, def, Begin::Created(entry.epoch), true);
+            }
+            Created::New(entry) => self.tell_undriven(&entry).await,
+            Created::Attached(entry) => {
+                // Also when the lease is ours already because the answer to its creation was lost:
+                // the keeper gives it back and claims it anew.
+                if owner.is_some() && !entry.row.status().is_terminal() {
+                    self.spawn_driver(run, def, Begin::Keep, true);
+                }
+            }
+        }
+        RunHandle::new(Arc::clone(self), run)
+    }
+
+    async fn make_way(
+        self: &Arc<Self>,
+        if_busy: IfBusy,
+        session: Session,
+        active: RunId,
+    ) -> Result<(), Error> {
+        match if_busy {
+            IfBusy::Reject => return Err(CreateError::Busy { session, active }.into()),
+            IfBusy::Wait => {}
+            IfBusy::Interrupt => {
+                self.cancel(&active, Some("interrupted by a new run".to_owned()))
+                    .await?;
+            }
+        }
+        self.until_session_free(&active).await
+    }
+}

@@ -1,0 +1,411 @@
+//! Runs and events as JSON: the shapes people and programs read (`show --json`, `log --json`, HTTP).
+//!
+//! No value is null, never absent. New fields may appear, none changes its type.
+
+use std::collections::BTreeMap;
+
+use logreel_core::codec::StoredBody;
+use logreel_core::event::{
+    Budget, Cause, Effect, Git, OnDeadline, Parent, Provenance, Verification, WaitKind,
+};
+use logreel_core::row::{End, Usage};
+use logreel_core::state::Doing;
+use logreel_core::{
+    Body, CallId, Digest, Epoch, Json, Payload, Record, RunId, RunKey, RunState, Seq, Session,
+    StepState, Timestamp, WaitId,
+};
+use logreel_store::Entry;
+use serde::Serialize;
+
+/// A run as JSON.
+#[derive(Debug, Clone, Serialize)]
+#[allow(missing_docs, reason = "the fields are those of INTERFACES C, by name")]
+pub struct RunView {
+    pub id: RunId,
+    pub session: Option<Session>,
+    pub kind: &'static str,
+    pub agent: String,
+    pub status: &'static str,
+    pub spec_digest: Digest,
+    pub git: Option<Git>,
+    pub dir: Option<String>,
+    pub input: Payload,
+    pub output: Option<Payload>,
+    pub error: Option<CauseView>,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+    pub finished_at: Option<Timestamp>,
+    pub event_count: u64,
+    pub head_digest: Digest,
+    pub final_state_digest: Option<Digest>,
+    pub verification: Option<Verification>,
+    pub labels: BTreeMap<String, String>,
+    pub parent: Option<Parent>,
+    pub usage: UsageView,
+    pub state: serde_json::Value,
+    pub reason: Option<String>,
+    pub erased: bool,
+    pub read_only: bool,
+    pub provenance: Provenance,
+    pub budget: BudgetView,
+    pub waiting: Vec<WaitView>,
+    pub active_tools: Vec<ToolView>,
+    pub driver: Option<DriverView>,
+    pub orphaned: bool,
+    pub ready_at: Option<Timestamp>,
+    pub durability: &'static str,
+}
+
+/// Why a run or step failed, as JSON: the step as it is shown.
+#[derive(Debug, Clone, Serialize)]
+#[allow(missing_docs, reason = "the fields are those of INTERFACES C, by name")]
+pub struct CauseView {
+    pub kind: String,
+    pub message: String,
+    pub step: Option<String>,
+    pub retryable: bool,
+}
+
+/// What was spent, as JSON: money in dollars.
+#[derive(Debug, Clone, Serialize)]
+#[allow(missing_docs, reason = "the fields are those of INTERFACES C, by name")]
+pub struct UsageView {
+    pub input_tokens: u64,
+    pub output_tokens: u64,
+    pub cache_read_tokens: u64,
+    pub cache_write_tokens: u64,
+    pub reasoning_tokens: u64,
+    pub usd: Option<f64>,
+    pub model_calls: u64,
+    pub tool_calls: u64,
+}
+
+/// The limits, as JSON: money in dollars.
+#[derive(Debug, Clone, Serialize)]
+#[allow(missing_docs, reason = "the fields are those of INTERFACES A, by name")]
+pub struct BudgetView {
+    pub tokens: Option<u64>,
+    pub usd: Option<f64>,
+    pub wall_ms: Option<u64>,
+    pub tool_calls: Option<u64>,
+    pub children: Option<u64>,
+}
+
+/// An open wait, as JSON.
+#[derive(Debug, Clone, Serialize)]
+#[allow(missing_docs, reason = "the fields are those of INTERFACES C, by name")]
+pub struct WaitView {
+    pub id: WaitId,
+    pub kind: WaitKind,
+    pub step: Option<String>,
+    pub call: Option<CallId>,
+    pub name: Option<String>,
+    pub prompt: Option<String>,
+    pub tool: Option<String>,
+    pub arguments: Option<Payload>,
+    pub since: Timestamp,
+    pub deadline: Option<Timestamp>,
+    pub on_deadline: Option<OnDeadline>,
+}
+
+/// A tool call under way, as JSON.
+#[derive(Debug, Clone, Serialize)]
+#[allow(missing_docs, reason = "the fields are those of INTERFACES C, by name")]
+pub struct ToolView {
+    pub call: CallId,
+    pub name: String,
+    pub since: Timestamp,
+}
+
+/// Who drives a run, as JSON.
+#[derive(Debug, Clone, Serialize)]
+#[allow(missing_docs, reason = "the fields are those of INTERFACES C, by name")]
+pub struct DriverView {
+    pub host: String,
+    pub pid: u32,
+    pub since: Timestamp,
+}
+
+impl RunView {
+    /// The run without its steps.
+    pub fn of(entry: &Entry) -> Self {
+        let row = &entry.row;
+        let facts = &*row.facts;
+        let ended = facts.ended.as_ref();
+        let (mut output, mut error, mut reason) = (None, None, None);
+        match ended.map(|ended| &ended.end) {
+            Some(End::Completed { output: value }) => output = Some(value.clone()),
+            Some(End::Failed { cause }) => error = Some(CauseView::of(cause)),
+            Some(End::Cancelled { reason: why }) => reason = why.clone(),
+            None => {}
+        }
+        Self {
+            id: row.run,
+            session: facts.session.clone(),
+            kind: facts.kind.as_str(),
+            agent: facts.agent.to_string(),
+            status: row.status().as_str(),
+            spec_digest: facts.spec_digest,
+            git: facts.git.clone(),
+            dir: facts.dir.clone(),
+            input: facts.input.clone(),
+            output,
+            error,
+            created_at: facts.created_at,
+            updated_at: row.updated_at,
+            finished_at: ended.map(|ended| ended.at),
+            event_count: row.head.seq.0,
+            head_digest: row.head.digest,
+            final_state_digest: ended.map(|ended| ended.final_state_digest),
+            verification: facts.verification.clone(),
+            labels: facts.labels.clone(),
+            parent: facts.parent.clone(),
+            usage: UsageView::of(&row.pulse.usage),
+            state: facts.document.clone(),
+            reason,
+            erased: entry.erased,
+            read_only: entry.read_only,
+            provenance: facts.provenance.clone(),
+            budget: BudgetView::of(&facts.budget),
+            waiting: facts
+                .waits
+                .iter()
+                .map(|open| WaitView {
+                    id: open.wait.wait,
+                    kind: open.wait.kind,
+                    step: open.wait.step.as_ref().map(ToString::to_string),
+                    call: open.wait.call.clone(),
+                    name: open.wait.name.clone(),
+                    prompt: open.wait.prompt.clone(),
+                    tool: open.wait.tool.clone(),
+                    arguments: open.wait.arguments.clone(),
+                    since: open.since,
+                    deadline: open.wait.deadline,
+                    on_deadline: open.wait.on_deadline,
+                })
+                .collect(),
+            active_tools: row
+                .pulse
+                .active_tools
+                .iter()
+                .map(|tool| ToolView {
+                    call: tool.call.clone(),
+                    name: tool.name.clone(),
+                    since: tool.since,
+                })
+                .collect(),
+            driver: entry
+                .driver
+                .as_ref()
+                .filter(|driver| driver.alive)
+                .map(|driver| DriverView {
+                    host: driver.owner.host_name.clone(),
+                    pid: driver.owner.pid,
+                    since: driver.since,
+                }),
+            orphaned: entry.is_orphaned(),
+            ready_at: entry.ready_at,
+            durability: facts.durability.as_str(),
+        }
+    }
+}
+
+impl CauseView {
+    /// The cause with its step as shown.
+    pub fn of(cause: &Cause) -> Self {
+        Self {
+            kind: cause.kind.clone(),
+            message: cause.message.clone(),
+            step: cause.step.as_ref().map(ToString::to_string),
+            retryable: cause.retryable,
+        }
+    }
+}
+
+fn dollars(micros: u64) -> f64 {
+    micros as f64 / 1e6
+}
+
+impl UsageView {
+    fn of(usage: &Usage) -> Self {
+        Self {
+            input_tokens: usage.spent.input_tokens,
+            output_tokens: usage.spent.output_tokens,
+            cache_read_tokens: usage.spent.cache_read_tokens,
+            cache_write_tokens: usage.spent.cache_write_tokens,
+            reasoning_tokens: usage.spent.reasoning_tokens,
+            usd: usage.usd_micros().map(dollars),
+            model_calls: usage.model_calls,
+            tool_calls: usage.tool_calls,
+        }
+    }
+}
+
+impl BudgetView {
+    fn of(budget: &Budget) -> Self {
+        Self {
+            tokens: budget.tokens,
+            usd: budget.usd_micros.map(dollars),
+            wall_ms: budget.wall_ms,
+            tool_calls: budget.tool_calls,
+            children: budget.children,
+        }
+    }
+}
+
+/// A step as JSON.
+#[derive(Debug, Clone, Serialize)]
+#[allow(missing_docs, reason = "the fields are those of INTERFACES C, by name")]
+pub struct StepView {
+    pub id: String,
+    pub status: &'static str,
+    pub attempts: u32,
+    pub effect: Option<Effect>,
+    pub started_at: Option<Timestamp>,
+    pub finished_at: Option<Timestamp>,
+    pub output: Option<Payload>,
+    pub error: Option<CauseView>,
+}
+
+/// Tells the steps of a run while its log is read once more: each comes out with the event that holds
+/// its end, so that a run of a million steps needs no memory for their outputs. The steps without an
+/// end follow from [`StepsView::open`].
+pub struct StepsView<'a> {
+    state: &'a RunState,
+    started: std::collections::HashMap<logreel_core::StepId, Timestamp>,
+}
+
+impl<'a> StepsView<'a> {
+    /// The steps of the run in this state.
+    pub fn new(state: &'a RunState) -> Self {
+        Self {
+            state,
+            started: std::collections::HashMap::new(),
+        }
+    }
+
+    /// The step that this event ends, if any.
+    pub fn next(&mut self, event: &logreel_core::Event) -> Option<StepView> {
+        let (step, effect, started_at, output) = match &event.body {
+            Body::StepStarted(started) => {
+                self.started.insert(started.step.clone(), event.at);
+                return None;
+            }
+            Body::StepFinished(finished) => (
+                &finished.step,
+                Some(finished.effect),
+                finished.started_at,
+                finished.output.clone(),
+            ),
+            Body::StepResolved(logreel_core::event::StepResolved {
+                step,
+                resolution: logreel_core::event::Resolution::Returned(output),
+                ..
+            }) => (step, Some(Effect::Write), None, output.clone()),
+            Body::WaitEnded(ended) => {
+                let step = ended.step.as_ref()?;
+                let value = serde_json::json!({
+                    "approved": ended.approved, "by": ended.by, "value": ended.value,
+                });
+                (step, None, None, Payload::Inline(Json::from(value)))
+            }
+            _ => return None,
+        };
+        let attempts = match self.state.steps.get(step)? {
+            StepState::Finished { seq, attempt } if *seq == event.seq => *attempt,
+            StepState::Answered { seq } if *seq == event.seq => 1,
+            _ => return None,
+        };
+        Some(StepView {
+            id: step.to_string(),
+            status: "finished",
+            attempts,
+            effect,
+            started_at: started_at.or_else(|| self.started.remove(step)),
+            finished_at: Some(event.at),
+            output: Some(output),
+            error: None,
+        })
+    }
+
+    /// The steps that have no result, by id.
+    pub fn open(&self) -> Vec<StepView> {
+        let mut open: Vec<_> = self
+            .state
+            .steps
+            .iter()
+            .filter_map(|(step, state)| match state {
+                StepState::Open(open) => Some((step, open)),
+                StepState::Finished { .. } | StepState::Answered { .. } => None,
+            })
+            .collect();
+        open.sort_by_key(|(step, _)| (*step).clone());
+        open.into_iter()
+            .map(|(step, open)| {
+                let (status, error) = match &open.doing {
+                    Doing::Running => ("running", None),
+                    Doing::Failed(cause) => ("failed", Some(CauseView::of(cause))),
+                    Doing::Retrying { .. } => ("pending", None),
+                    Doing::Skipped => ("skipped", None),
+                    Doing::InDoubt => ("in_doubt", None),
+                    Doing::Waiting(_) => ("waiting", None),
+                };
+                StepView {
+                    id: step.to_string(),
+                    status,
+                    attempts: open.attempt,
+                    effect: Some(open.effect),
+                    started_at: Some(open.started_at),
+                    finished_at: None,
+                    output: None,
+                    error,
+                }
+            })
+            .collect()
+    }
+}
+
+/// An event as JSON, with its body as stored.
+#[derive(Debug, Clone, Serialize)]
+#[allow(missing_docs, reason = "the fields are those of INTERFACES C, by name")]
+pub struct EventView<'a> {
+    pub run: RunId,
+    pub seq: Seq,
+    pub at: Timestamp,
+    pub caller_at: Option<Timestamp>,
+    pub epoch: Epoch,
+    pub kind: &'a str,
+    pub late: bool,
+    pub format: u16,
+    pub body: Option<Json>,
+    pub body_digest: Option<Digest>,
+    pub digest: Digest,
+    pub origin: Option<RunId>,
+}
+
+impl<'a> EventView<'a> {
+    /// An event of a run; the key is needed for the digest of a body that was not erased.
+    pub fn of(run: RunId, record: &'a Record, key: Option<&RunKey>) -> Self {
+        let (body, body_digest) = match &record.body {
+            StoredBody::Text(text) => (
+                Some(Json::parse(text.clone()).unwrap_or_else(|_| Json::null())),
+                key.map(|key| key.body_digest(text)),
+            ),
+            StoredBody::Erased(digest) => (None, Some(*digest)),
+        };
+        Self {
+            run,
+            seq: record.seq,
+            at: record.at,
+            caller_at: record.caller_at,
+            epoch: record.epoch,
+            kind: &record.kind,
+            late: record.late,
+            format: record.format,
+            body,
+            body_digest,
+            digest: record.digest,
+            origin: None,
+        }
+    }
+}

@@ -1,0 +1,394 @@
+//! Steps that write outside: announced before they run, never repeated blind.
+
+use std::time::Duration;
+
+use logreel_core::decide::plain_wait;
+use logreel_core::event::{
+    Effect, Resolution, StepInDoubt, StepResolved, StepStarted, WaitKind, WaitStarted,
+};
+use logreel_core::meaning::{digest_of, effect_key};
+use logreel_core::state::Doing;
+use logreel_core::{Body, Command, Digest, Epoch, IdError, Seq, StepId, StepState};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::ctx::{Counted, Ctx};
+use crate::error::TaskError;
+use crate::journal::NEW_WAIT;
+use crate::step::{GivenUp, Running, call, check_input, recorded};
+
+/// What a reconcile found out about a write that was interrupted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reconciled<T> {
+    /// It happened, with this result.
+    Done(T),
+    /// It surely did not happen; it is run now.
+    NotDone,
+    /// Nobody can tell; a person must.
+    Unknown,
+}
+
+/// No reconcile: what was interrupted is in doubt.
+pub struct NoReconcile;
+
+/// A write about to run; made by [`Ctx::write_step`].
+#[must_use = "a step does nothing until it is run"]
+pub struct WriteStep<'c, R = NoReconcile> {
+    ctx: &'c Ctx,
+    name: Result<StepId, IdError>,
+    input: Result<Option<Digest>, serde_json::Error>,
+    timeout: Option<Duration>,
+    reconcile: R,
+}
+
+/// What the log says about a write that is asked for.
+enum Known {
+    Finished(Seq),
+    Failed(TaskError),
+    /// Announced and without an outcome.
+    Interrupted {
+        attempt: u32,
+        epoch: Epoch,
+    },
+    InDoubt,
+    Run {
+        attempt: u32,
+    },
+}
+
+impl<'c> WriteStep<'c> {
+    pub(crate) fn new(ctx: &'c Ctx, name: Result<StepId, IdError>) -> Self {
+        Self {
+            ctx,
+            name,
+            input: Ok(None),
+            timeout: None,
+            reconcile: NoReconcile,
+        }
+    }
+
+    /// How to find out whether an interrupted write happened, by its key.
+    pub fn reconcile<R, Fut, T, E>(self, reconcile: R) -> WriteStep<'c, R>
+    where
+        R: Fn(Digest) -> Fut,
+        Fut: Future<Output = Result<Reconciled<T>, E>>,
+    {
+        let Self {
+            ctx,
+            name,
+            input,
+            timeout,
+            ..
+        } = self;
+        WriteStep {
+            ctx,
+            name,
+            input,
+            timeout,
+            reconcile,
+        }
+    }
+}
+
+impl<R> WriteStep<'_, R> {
+    /// Binds the result to this input: with another input the recorded result is refused.
+    pub fn input<T: Serialize + ?Sized>(mut self, input: &T) -> Self {
+        self.input = digest_of(input).map(Some);
+        self
+    }
+
+    /// A write that takes longer is in doubt: it may still happen.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+}
+
+impl WriteStep<'_, NoReconcile> {
+    /// Runs the write with its key, or gives its recorded result. After an interruption the run waits
+    /// until a person says what became of it.
+    pub async fn run<F, Fut, T, E>(self, work: F) -> Result<T, TaskError>
+    where
+        F: Fn(Digest) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+        T: Serialize + DeserializeOwned,
+        E: Into<TaskError>,
+    {
+        let unknown = |_key| std::future::ready(Ok::<_, TaskError>(Reconciled::<T>::Unknown));
+        let Self {
+            ctx,
+            name,
+            input,
+            timeout,
+            ..
+        } = self;
+        WriteStep {
+            ctx,
+            name,
+            input,
+            timeout,
+            reconcile: unknown,
+        }
+        .run(work)
+        .await
+    }
+}
+
+impl<R, RFut, T, RE> WriteStep<'_, R>
+where
+    R: Fn(Digest) -> RFut,
+    RFut: Future<Output = Result<Reconciled<T>, RE>>,
+    T: Serialize + DeserializeOwned,
+    RE: Into<TaskError>,
+{
+    /// Runs the write with its key, or gives its recorded result. After an interruption `reconcile`
+    /// is asked first.
+    pub async fn run<F, Fut, E>(self, work: F) -> Result<T, TaskError>
+    where
+        F: Fn(Digest) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+        E: Into<TaskError>,
+    {
+        let Self {
+            ctx,
+            name,
+            input,
+            timeout,
+            reconcile,
+        } = self;
+        let step = ctx.0.ask(name)?;
+        let input_digest = input?;
+        let key = effect_key(&ctx.0.journal.run, &step.canonical(), input_digest.as_ref());
+        let running = Running {
+            ctx,
+            step: &step,
+            input_digest,
+            effect: Effect::Write,
+            timeout,
+        };
+        loop {
+            let known = know(ctx, &step, input_digest)?;
+            // A write in doubt is nobody's work; everything else is.
+            let _busy = match known {
+                Known::InDoubt => None,
+                _ => Some(Counted::new(&ctx.0.activity.busy)),
+            };
+            match known {
+                Known::Finished(seq) => return recorded(ctx, &step, seq, input_digest).await,
+                Known::Failed(error) => return Err(error),
+                Known::InDoubt => resolved(ctx, &step).await?,
+                Known::Run { attempt } => {
+                    refuse_if_code_changed(ctx, &step)?;
+                    match write(&running, attempt, key, &work).await? {
+                        Some(value) => return Ok(value),
+                        None => doubt(ctx, &step, key, "its outcome did not come back").await?,
+                    }
+                }
+                Known::Interrupted { attempt, epoch } => {
+                    // The lease was taken over, so the owner that announced it is dead or fenced.
+                    let said = match call(&step, || reconcile(key)) {
+                        Ok(future) => running.guarded(Ok(future)).await,
+                        Err(error) => Err(error),
+                    };
+                    let reason = match said {
+                        Ok(Reconciled::Done(value)) => {
+                            let (_, output, blobs) = running.written(&value)?;
+                            settle(ctx, &step, epoch, key, Resolution::Returned(output), blobs)
+                                .await?;
+                            continue;
+                        }
+                        Ok(Reconciled::NotDone) => {
+                            settle(ctx, &step, epoch, key, Resolution::Retry, Vec::new()).await?;
+                            match write(&running, attempt + 1, key, &work).await? {
+                                Some(value) => return Ok(value),
+                                None => "its outcome did not come back".to_owned(),
+                            }
+                        }
+                        Ok(Reconciled::Unknown) => "it was interrupted".to_owned(),
+                        Err(error) => format!("it was interrupted, and reconcile failed: {error}"),
+                    };
+                    doubt(ctx, &step, key, &reason).await?;
+                }
+            }
+        }
+    }
+}
+
+fn know(ctx: &Ctx, step: &StepId, input_digest: Option<Digest>) -> Result<Known, TaskError> {
+    ctx.0
+        .journal
+        .with_state(|state| match state.steps.get(step) {
+            None => Ok(Known::Run { attempt: 1 }),
+            Some(StepState::Finished { seq, .. }) => Ok(Known::Finished(*seq)),
+            Some(StepState::Answered { .. }) => {
+                let message = format!("`{step}` was a wait when this run began; it is a step now");
+                Err(TaskError::of_kind("spec_changed", message)
+                    .permanent()
+                    .in_step(step))
+            }
+            Some(StepState::Open(open)) => {
+                check_input(step, open.input_digest, input_digest)?;
+                Ok(match &open.doing {
+                    Doing::Failed(cause) => Known::Failed(TaskError::from_cause(cause)),
+                    Doing::InDoubt => Known::InDoubt,
+                    Doing::Running => Known::Interrupted {
+                        attempt: open.attempt,
+                        epoch: open.epoch,
+                    },
+                    Doing::Retrying { .. } => Known::Run {
+                        attempt: open.attempt + 1,
+                    },
+                    Doing::Skipped | Doing::Waiting(_) => Known::Run {
+                        attempt: open.attempt,
+                    },
+                })
+            }
+        })
+}
+
+/// A new write is refused when the log holds one that this execution has not asked for: the code is
+/// not the one that made it, and might be about to do the same thing under another name.
+fn refuse_if_code_changed(ctx: &Ctx, step: &StepId) -> Result<(), TaskError> {
+    match ctx.0.unasked_write() {
+        None => Ok(()),
+        Some(unasked) => {
+            let message = format!(
+                "write `{step}` is refused: the log holds write `{unasked}`, which this code has \
+                 not asked for; accept the changed code to go on"
+            );
+            Err(TaskError::of_kind("spec_changed", message)
+                .permanent()
+                .in_step(step))
+        }
+    }
+}
+
+/// Announces and runs the write. `None` when nobody knows whether it happened.
+async fn write<F, Fut, T, E>(
+    running: &Running<'_>,
+    attempt: u32,
+    key: Digest,
+    work: &F,
+) -> Result<Option<T>, TaskError>
+where
+    F: Fn(Digest) -> Fut,
+    Fut: Future<Output = Result<T, E>>,
+    T: Serialize + DeserializeOwned,
+    E: Into<TaskError>,
+{
+    let ctx = running.ctx;
+    running.may_begin().await?;
+    let started = StepStarted {
+        attempt,
+        effect: Effect::Write,
+        input_digest: running.input_digest,
+        key: Some(key),
+        step: running.step.clone(),
+    };
+    let given_up = GivenUp::armed(running, attempt);
+    ctx.0.record(started.into(), Vec::new()).await?;
+    crate::driver::check_lease(&ctx.0).await;
+    let outcome = running.guarded(call(running.step, || work(key))).await;
+    given_up.disarm();
+    match outcome {
+        Ok(value) => {
+            // The write happened: a result that cannot be recorded is a failure, not a repetition.
+            let (json, payload, blobs) = match running.written(&value) {
+                Ok(written) => written,
+                Err(error) => return running.fail(attempt, error, None).await?.map(Some),
+            };
+            match json.decode() {
+                Ok(value) => {
+                    let finished = running.finish(attempt, payload, blobs, None).await?;
+                    finished.map(|()| Some(value))
+                }
+                Err(error) => {
+                    let error = TaskError::from(error).permanent();
+                    running.fail(attempt, error, None).await?.map(Some)
+                }
+            }
+        }
+        Err(error) if is_doubtful(&error) => Ok(None),
+        Err(error) => running
+            .fail(attempt, error.permanent(), None)
+            .await?
+            .map(Some),
+    }
+}
+
+/// A timeout or a panic of a write is doubt, not failure.
+fn is_doubtful(error: &TaskError) -> bool {
+    matches!(error.cause().kind.as_str(), "timeout" | "panic")
+}
+
+/// Records what reconcile found out about an interrupted write.
+async fn settle(
+    ctx: &Ctx,
+    step: &StepId,
+    epoch: Epoch,
+    key: Digest,
+    resolution: Resolution,
+    blobs: Vec<logreel_core::Blob>,
+) -> Result<(), TaskError> {
+    let in_doubt = StepInDoubt {
+        epoch,
+        key: Some(key),
+        reason: "it was interrupted".to_owned(),
+        step: step.clone(),
+    };
+    let resolved = StepResolved {
+        by: "reconcile".to_owned(),
+        resolution,
+        step: step.clone(),
+    };
+    let commands = vec![Body::from(in_doubt).into(), Body::from(resolved).into()];
+    recorded_together(ctx, commands, blobs).await
+}
+
+/// A write in doubt, and the wait for a person.
+pub(crate) fn in_doubt(step: &StepId, epoch: Epoch, key: Digest, reason: &str) -> Vec<Command> {
+    let in_doubt = StepInDoubt {
+        epoch,
+        key: Some(key),
+        reason: reason.to_owned(),
+        step: step.clone(),
+    };
+    let wait = WaitStarted {
+        prompt: Some(format!("did `{step}` happen? {reason}")),
+        step: Some(step.clone()),
+        ..plain_wait(WaitKind::InDoubt, NEW_WAIT)
+    };
+    vec![Body::from(in_doubt).into(), Body::from(wait).into()]
+}
+
+/// Puts a write in doubt, and the run in wait for a person.
+async fn doubt(ctx: &Ctx, step: &StepId, key: Digest, reason: &str) -> Result<(), TaskError> {
+    let journal = &ctx.0.journal;
+    let epoch = journal.with_state(|state| state.open_step(step).map(|open| open.epoch));
+    let epoch = epoch.unwrap_or(journal.epoch);
+    recorded_together(ctx, in_doubt(step, epoch, key, reason), Vec::new()).await
+}
+
+/// Records facts in one append.
+async fn recorded_together(
+    ctx: &Ctx,
+    commands: Vec<Command>,
+    blobs: Vec<logreel_core::Blob>,
+) -> Result<(), TaskError> {
+    match ctx.0.journal.record(commands, blobs).await {
+        Ok(_) => Ok(()),
+        Err(error) => Err(ctx.0.refused(error).await),
+    }
+}
+
+/// Waits until a person has said what became of the write.
+async fn resolved(ctx: &Ctx, step: &StepId) -> Result<(), TaskError> {
+    let in_doubt = |ctx: &Ctx| {
+        ctx.0.journal.with_state(|state| {
+            state
+                .open_step(step)
+                .is_some_and(|open| open.doing == Doing::InDoubt)
+        })
+    };
+    crate::wait::idle_until(ctx, || !in_doubt(ctx)).await
+}
