@@ -1,0 +1,43 @@
+//! `logreel backup`: a copy of the store as it is at one moment.
+
+use std::path::PathBuf;
+
+use logreel::ErrorKind;
+use serde_json::json;
+
+use crate::error::Failure;
+use crate::output::Output;
+use crate::store::Place;
+use crate::text;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// The new file
+    file: PathBuf,
+}
+
+pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
+    let opened = place.open().await?;
+    // The store refuses as well, under the file system's own lock; here it gets its name.
+    if args.file.symlink_metadata().is_ok() {
+        let message = format!(
+            "{} exists; a backup writes over nothing",
+            args.file.display()
+        );
+        return Err(Failure::new(ErrorKind::Conflict, message)
+            .hint("name a new file")
+            .into());
+    }
+    opened.store.backup(&args.file)?;
+    let bytes = std::fs::metadata(&args.file)?.len();
+    if out.json {
+        out.json_line(&json!({"path": args.file.to_string_lossy(), "bytes": bytes}))?;
+    }
+    let size = text::bytes(bytes);
+    out.note(format!(
+        "copied {} to {} ({size})",
+        opened.store.path().display(),
+        args.file.display()
+    ));
+    Ok(0)
+}

@@ -1,0 +1,139 @@
+//! `logreel log`: a run's events, and more of them as they come.
+
+use std::future::{Future as _, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+
+use logreel::core::{Record, RunKey};
+use logreel::view::EventView;
+use logreel::{Body, RunId, RunStore as _, Seq};
+
+use crate::output::{Output, Paint};
+use crate::reading::Pages;
+use crate::store::Place;
+use crate::{name, summary, text};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Which run
+    run: String,
+    /// Go on with what comes, up to the run's end
+    #[arg(long, short)]
+    follow: bool,
+    /// Begin at this event
+    #[arg(long, value_name = "SEQ", default_value_t = 1)]
+    from: u64,
+    /// Only events of this kind, such as step.finished or step; repeat for more
+    #[arg(long, value_name = "KIND", value_parser = parse_kind)]
+    kind: Vec<String>,
+}
+
+pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
+    let opened = place.open().await?;
+    let run = name::resolve(&opened.store, &args.run).await?;
+    let key = opened.store.key(&run).await?;
+    let mut printer = Printer {
+        out,
+        run,
+        key,
+        kinds: args.kind,
+        day: String::new(),
+    };
+    let from = Seq(args.from);
+    if !args.follow {
+        let mut pages = Pages::new(&opened.store, run, from, Seq(u64::MAX));
+        loop {
+            let page = pages.next().await?;
+            if page.is_empty() {
+                return Ok(0);
+            }
+            for record in &page {
+                printer.print(record)?;
+            }
+        }
+    }
+    let mut records = opened.engine.run(run).records(from);
+    loop {
+        let mut next = pin!(records.next());
+        // What is there is printed together; before waiting for more, it must be seen.
+        let record = match poll_fn(|context| Poll::Ready(next.as_mut().poll(context))).await {
+            Poll::Ready(record) => record,
+            Poll::Pending => {
+                printer.out.flush()?;
+                next.await
+            }
+        };
+        match record {
+            Some(record) => printer.print(&record?)?,
+            None => return Ok(0),
+        }
+    }
+}
+
+struct Printer<'o> {
+    out: &'o mut Output,
+    run: RunId,
+    key: Option<RunKey>,
+    kinds: Vec<String>,
+    day: String,
+}
+
+impl Printer<'_> {
+    fn print(&mut self, record: &Record) -> anyhow::Result<()> {
+        if !self.kinds.is_empty() && !self.kinds.iter().any(|kind| is_of(&record.kind, kind)) {
+            return Ok(());
+        }
+        if self.out.json {
+            return self
+                .out
+                .json_line(&EventView::of(self.run, record, self.key.as_ref()));
+        }
+        let at = record.at.to_string();
+        if self.day != at[..10] {
+            at[..10].clone_into(&mut self.day);
+            let day = self.out.paint(Paint::Dim, &format!("{} UTC", self.day));
+            self.out.line(day)?;
+        }
+        let (seq, time) = (format!("{:>5}", record.seq.0), &at[11..23]);
+        let kind = format!("{:<16}", text::one_line(&record.kind));
+        let taken = seq.len() + time.len() + kind.len() + 3;
+        let summary = text::fit(
+            &summary::of(record),
+            self.out.line_width().saturating_sub(taken),
+        );
+        let time = self.out.paint(Paint::Dim, time);
+        let kind = match paint(&record.kind) {
+            Some(paint) => self.out.paint(paint, &kind),
+            None => kind,
+        };
+        self.out
+            .line(format!("{seq} {time} {kind} {summary}").trim_end())?;
+        Ok(())
+    }
+}
+
+fn paint(kind: &str) -> Option<Paint> {
+    match kind {
+        "run.completed" => Some(Paint::Good),
+        kind if kind.ends_with(".failed") || kind.ends_with(".in_doubt") => Some(Paint::Bad),
+        "run.cancelled" => Some(Paint::Bad),
+        "wait.started" => Some(Paint::Waits),
+        _ => None,
+    }
+}
+
+/// `step` means every kind of step event.
+fn is_of(kind: &str, asked: &str) -> bool {
+    kind.strip_prefix(asked)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+fn parse_kind(text: &str) -> Result<String, String> {
+    if Body::KINDS.iter().any(|kind| is_of(kind, text)) {
+        return Ok(text.to_owned());
+    }
+    Err(format!(
+        "`{text}` is not a kind of event; such are {}",
+        Body::KINDS.join(" ")
+    ))
+}

@@ -1,0 +1,514 @@
+//! `logreel show`: a run at a glance, or all of it as JSON.
+
+use std::collections::VecDeque;
+
+use logreel::core::event::{Durability, OnDeadline, WaitKind};
+use logreel::core::meaning::ResultSet;
+use logreel::core::row::{End, OpenWait};
+use logreel::core::{Record, RunState};
+use logreel::store::SystemEnv;
+use logreel::view::{RunView, StepView, StepsView};
+use logreel::{Entry, Env as _, ErrorKind, Json, RunStore, Seq, Timestamp};
+
+use crate::error::Failure;
+use crate::output::{Output, Paint};
+use crate::reading::{self, Pages};
+use crate::store::Place;
+use crate::table::{self, Cell, Column, left, right};
+use crate::{name, summary, text};
+
+/// How many steps and events a person is shown.
+const SHOWN: usize = 20;
+
+const STEPS: &[Column] = &[
+    left("STEP", 24),
+    left("STATUS", 9),
+    right("TRIES", 5),
+    left("EFFECT", 10),
+    right("START", 8),
+    right("TOOK", 6),
+    left("OUTPUT", usize::MAX),
+];
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Which run
+    run: String,
+    /// The run as it was after this event
+    #[arg(long, value_name = "SEQ", value_parser = clap::value_parser!(u64).range(1..))]
+    at: Option<u64>,
+    /// Print the run's output alone: text as it is, else JSON
+    #[arg(long)]
+    output: bool,
+}
+
+pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
+    let opened = place.open().await?;
+    let store = &opened.store;
+    let run = name::resolve(store, &args.run).await?;
+    let mut entry = store.entry(&run).await?;
+    if let Some(at) = args.at {
+        entry = as_it_was(store, entry, Seq(at)).await?;
+    }
+    if args.output {
+        print_output(store, &entry, out).await?;
+    } else if out.json {
+        print_json(store, &entry, out).await?;
+    } else {
+        print_human(store, &entry, out).await?;
+    }
+    Ok(0)
+}
+
+/// The run after an earlier event. Who drove it then is not in the log.
+async fn as_it_was(store: &dyn RunStore, now: Entry, at: Seq) -> anyhow::Result<Entry> {
+    let (run, head) = (now.row.run, now.row.head.seq);
+    if at > head {
+        let message = format!(
+            "{run} has {}; there is no event {at}",
+            text::count(head.0, "event")
+        );
+        return Err(Failure::new(ErrorKind::NotFound, message)
+            .hint(format!("`logreel log {}` lists them", run.short()))
+            .into());
+    }
+    let row = reading::fold(store, run, at).await?.row;
+    Ok(Entry {
+        epoch: row.epoch,
+        row,
+        results: ResultSet::default(),
+        driver: None,
+        ready_at: None,
+        erased: now.erased,
+        read_only: now.read_only,
+    })
+}
+
+async fn print_output(store: &dyn RunStore, entry: &Entry, out: &mut Output) -> anyhow::Result<()> {
+    let ended = entry.row.facts.ended.as_ref().map(|ended| &ended.end);
+    let Some(End::Completed { output }) = ended else {
+        let (run, status) = (entry.row.run, text::status(entry));
+        let message = format!("{run} has no output: its status is {status}");
+        return Err(Failure::new(ErrorKind::NotApplicable, message).into());
+    };
+    let output = logreel::value::resolve(store, output).await?;
+    print_value(&output, out)
+}
+
+/// Text as it is, else JSON; under `--json` always JSON.
+pub fn print_value(value: &Json, out: &mut Output) -> anyhow::Result<()> {
+    match value.decode::<String>() {
+        Ok(text) if !out.json => {
+            out.raw(text.as_bytes())?;
+            if !text.ends_with('\n') {
+                out.raw(b"\n")?;
+            }
+        }
+        _ => out.line(value.text())?,
+    }
+    Ok(())
+}
+
+/// The steps are written while the log is read, so that a million of them need no memory.
+async fn print_json(store: &dyn RunStore, entry: &Entry, out: &mut Output) -> anyhow::Result<()> {
+    let run = serde_json::to_string(&RunView::of(entry))?;
+    let fields = run.strip_suffix('}').unwrap_or(&run);
+    out.raw(fields.as_bytes())?;
+    out.raw(b",\"steps\":[")?;
+    let mut first = true;
+    let mut write = |out: &mut Output, step: &StepView| -> anyhow::Result<()> {
+        if !std::mem::take(&mut first) {
+            out.raw(b",")?;
+        }
+        out.raw(serde_json::to_string(step)?.as_bytes())?;
+        Ok(())
+    };
+    if !entry.erased {
+        let state = reading::fold(store, entry.row.run, entry.row.head.seq).await?;
+        let mut steps = StepsView::new(&state);
+        let mut pages = Pages::new(store, entry.row.run, Seq::FIRST, entry.row.head.seq);
+        loop {
+            let page = pages.next().await?;
+            if page.is_empty() {
+                break;
+            }
+            for record in page.iter().filter(|record| speaks_of_steps(record)) {
+                if let Some(step) = steps.next(&decode(record)?) {
+                    write(out, &step)?;
+                }
+            }
+        }
+        for step in steps.open() {
+            write(out, &step)?;
+        }
+    }
+    out.line("]}")?;
+    Ok(())
+}
+
+fn decode(record: &Record) -> anyhow::Result<logreel::Event> {
+    Ok(record.decode().map_err(logreel::store::Error::from)?)
+}
+
+/// What [`StepsView`] looks at; the rest need not be decoded.
+fn speaks_of_steps(record: &Record) -> bool {
+    record.kind.starts_with("step.") || record.kind == "wait.ended"
+}
+
+/// What happened to the run as a whole.
+fn is_milestone(record: &Record) -> bool {
+    let group = record.kind.split('.').next().unwrap_or_default();
+    matches!(
+        group,
+        "run" | "phase" | "plan" | "wait" | "child" | "budget" | "spec" | "verification"
+    )
+}
+
+/// The last ones of many, and how many there were.
+struct Tail<T> {
+    last: VecDeque<T>,
+    count: usize,
+}
+
+impl<T> Tail<T> {
+    fn new() -> Self {
+        Self {
+            last: VecDeque::new(),
+            count: 0,
+        }
+    }
+
+    fn push(&mut self, item: T) {
+        if self.last.len() == SHOWN {
+            self.last.pop_front();
+        }
+        self.last.push_back(item);
+        self.count += 1;
+    }
+
+    fn left_out(&self) -> usize {
+        self.count - self.last.len()
+    }
+}
+
+async fn print_human(store: &dyn RunStore, entry: &Entry, out: &mut Output) -> anyhow::Result<()> {
+    print_head(entry, out)?;
+    print_waits(entry, out)?;
+    if entry.erased {
+        out.line("")?;
+        out.line("its bodies were erased; the headers are left: `logreel log`")?;
+        return Ok(());
+    }
+    let state = reading::fold(store, entry.row.run, entry.row.head.seq).await?;
+    let (steps, milestones) = look_through(store, entry, &state).await?;
+    print_steps(entry, &steps, out)?;
+    out.line("")?;
+    out.line(out.paint(Paint::Strong, "Timeline"))?;
+    if milestones.left_out() > 0 {
+        out.line(format!("  … {} more", milestones.left_out()))?;
+    }
+    for record in &milestones.last {
+        let offset = offset(record.at, entry.row.facts.created_at);
+        let line = format!("  {offset:>8}  {:<16} {}", record.kind, summary::of(record));
+        out.line(text::fit(&line, out.line_width()).trim_end())?;
+    }
+    Ok(())
+}
+
+async fn look_through(
+    store: &dyn RunStore,
+    entry: &Entry,
+    state: &RunState,
+) -> anyhow::Result<(Tail<StepView>, Tail<Record>)> {
+    let mut view = StepsView::new(state);
+    let (mut steps, mut milestones) = (Tail::new(), Tail::new());
+    let mut pages = Pages::new(store, entry.row.run, Seq::FIRST, entry.row.head.seq);
+    loop {
+        let page = pages.next().await?;
+        if page.is_empty() {
+            break;
+        }
+        for record in page {
+            if speaks_of_steps(&record)
+                && let Some(step) = view.next(&decode(&record)?)
+            {
+                steps.push(step);
+            }
+            if is_milestone(&record) {
+                milestones.push(record);
+            }
+        }
+    }
+    for step in view.open() {
+        steps.push(step);
+    }
+    Ok((steps, milestones))
+}
+
+fn print_head(entry: &Entry, out: &mut Output) -> anyhow::Result<()> {
+    let (row, facts, now) = (&entry.row, &entry.row.facts, SystemEnv.now());
+    let status = out.paint(Paint::of(entry), &text::status(entry));
+    out.line(format!(
+        "{}  {status}",
+        out.paint(Paint::Strong, &row.run.to_string())
+    ))?;
+    let mut field = |name: &str, value: String| -> anyhow::Result<()> {
+        let value = match name {
+            // Why it ended is read to the end.
+            "error" | "reason" => value,
+            _ => text::fit(&value, out.line_width().saturating_sub(13)),
+        };
+        let name = out.paint(Paint::Dim, &format!("{name:<10}"));
+        Ok(out.line(format!("  {name} {value}").trim_end())?)
+    };
+    field(
+        "agent",
+        format!("{} ({})", text::one_line(&facts.agent), facts.kind),
+    )?;
+    if let Some(session) = &facts.session {
+        field("session", text::one_line(session.as_str()))?;
+    }
+    if let Some(key) = &facts.key {
+        field("key", text::one_line(key))?;
+    }
+    if !facts.labels.is_empty() {
+        let labels = facts
+            .labels
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"));
+        field(
+            "labels",
+            text::one_line(&labels.collect::<Vec<_>>().join(" ")),
+        )?;
+    }
+    if let Some(parent) = &facts.parent {
+        let relation = format!("{:?}", parent.relation).to_lowercase();
+        field(
+            "parent",
+            format!("{} ({relation} at event {})", parent.run, parent.seq),
+        )?;
+    }
+    if let Some(git) = &facts.git {
+        let branch = git
+            .branch
+            .as_deref()
+            .map(|it| format!(" on {}", text::one_line(it)));
+        let dirty = if git.dirty { ", with changes" } else { "" };
+        let commit = text::one_line(&git.commit);
+        field(
+            "git",
+            format!("{commit}{}{dirty}", branch.unwrap_or_default()),
+        )?;
+    }
+    if let Some(dir) = &facts.dir {
+        field("dir", text::one_line(dir))?;
+    }
+    field("created", text::moment_and_age(facts.created_at, now))?;
+    match &facts.ended {
+        Some(ended) => {
+            let took = text::duration(ended.at.since(facts.created_at));
+            field(
+                "ended",
+                format!("{}, took {took}", text::moment_and_age(ended.at, now)),
+            )?;
+        }
+        None => field("updated", text::moment_and_age(row.updated_at, now))?,
+    }
+    if let Some(driver) = &entry.driver {
+        let since = text::moment(driver.since);
+        let gone = if driver.alive { "" } else { ", which is gone" };
+        field("driver", format!("{}{gone}, since {since}", driver.owner))?;
+    }
+    if facts.durability == Durability::Relaxed {
+        field(
+            "durability",
+            "relaxed: what was acknowledged may be lost with the power".to_owned(),
+        )?;
+    }
+    if entry.read_only {
+        field(
+            "read only",
+            "it was imported; nobody drives it here".to_owned(),
+        )?;
+    }
+    field("events", row.head.seq.to_string())?;
+    field("head", row.head.digest.hex())?;
+    if !facts.document.is_null() {
+        field("state", text::one_line(&facts.document.to_string()))?;
+    }
+    field("cost", cost(entry))?;
+    if !facts.input.is_null() {
+        field("input", text::preview(&facts.input))?;
+    }
+    match facts.ended.as_ref().map(|ended| &ended.end) {
+        Some(End::Completed { output }) => field("output", text::preview(output))?,
+        Some(End::Failed { cause }) => field("error", summary::cause(cause))?,
+        Some(End::Cancelled {
+            reason: Some(reason),
+        }) => field("reason", text::one_line(reason))?,
+        Some(End::Cancelled { reason: None }) | None => {}
+    }
+    if let Some(verification) = &facts.verification {
+        field(
+            "checks",
+            format!("{:?}", verification.verdict).to_lowercase(),
+        )?;
+    }
+    for tool in &row.pulse.active_tools {
+        let since = text::moment(tool.since);
+        field(
+            "tool",
+            format!(
+                "{} ({}) since {since}",
+                text::one_line(&tool.name),
+                tool.call
+            ),
+        )?;
+    }
+    Ok(())
+}
+
+fn cost(entry: &Entry) -> String {
+    let usage = &entry.row.pulse.usage;
+    if usage.model_calls == 0 && usage.tool_calls == 0 {
+        return "nothing: no model or tool was called".to_owned();
+    }
+    let money = match usage.usd_micros() {
+        Some(micros) => format!("${:.4}", micros as f64 / 1e6),
+        None => "unknown price".to_owned(),
+    };
+    format!(
+        "{money}, {} ({} tokens in, {} out), {}",
+        text::count(usage.model_calls, "model call"),
+        usage.spent.input_tokens,
+        usage.spent.output_tokens,
+        text::count(usage.tool_calls, "tool call")
+    )
+}
+
+fn print_waits(entry: &Entry, out: &mut Output) -> anyhow::Result<()> {
+    if entry.row.facts.waits.is_empty() {
+        return Ok(());
+    }
+    out.line("")?;
+    out.line(out.paint(Paint::Strong, "Waits for"))?;
+    for open in &entry.row.facts.waits {
+        let wait = &open.wait;
+        let what = wait
+            .prompt
+            .as_deref()
+            .or(wait.name.as_deref())
+            .map(text::one_line);
+        let tool = wait.tool.as_deref().map(|tool| {
+            let arguments = wait
+                .arguments
+                .as_ref()
+                .map(text::preview)
+                .unwrap_or_default();
+            format!(" {} {arguments}", text::one_line(tool))
+        });
+        let kind = out.paint(Paint::Waits, wait.kind.as_str());
+        let (what, tool) = (what.unwrap_or_default(), tool.unwrap_or_default());
+        out.line(format!("  {} {kind}  {what}{tool}", wait.wait).trim_end())?;
+        out.line(format!("     since {}", text::moment(open.since)))?;
+        if let Some(deadline) = wait.deadline {
+            let then = match wait.on_deadline {
+                Some(OnDeadline::Approve) => ", then it counts as approved",
+                Some(OnDeadline::Deny) => ", then it counts as denied",
+                Some(OnDeadline::Fail) => ", then it fails",
+                Some(OnDeadline::Continue) | None => "",
+            };
+            out.line(format!("     until {}{then}", text::moment(deadline)))?;
+        }
+        out.line(format!("     {}", how_to_end(open)))?;
+    }
+    Ok(())
+}
+
+/// What a person can do about a wait. The verbs `answer`, `signal`, `resume` and `resolve` come with
+/// a later build; until then the program that embeds the library does it.
+fn how_to_end(open: &OpenWait) -> String {
+    let wait = &open.wait;
+    match wait.kind {
+        WaitKind::Approval => format!(
+            "answer it: engine.answer(run, {}, yes or no, ..)",
+            wait.wait
+        ),
+        WaitKind::Signal => {
+            let name = wait.name.as_deref().map(text::one_line).unwrap_or_default();
+            format!("send it: engine.signal(run, {name:?}, ..)")
+        }
+        WaitKind::Paused | WaitKind::CrashLoop => "go on: engine.resume(run)".to_owned(),
+        WaitKind::InDoubt => {
+            let step = wait.step.as_ref().map(ToString::to_string);
+            let call = step.or_else(|| wait.call.as_ref().map(ToString::to_string));
+            let call = call.unwrap_or_default();
+            format!("say what became of it: engine.resolve(run, {call:?}, ..)")
+        }
+        WaitKind::Budget => "raise the limit that was reached".to_owned(),
+        WaitKind::Timer | WaitKind::Retry | WaitKind::Child => "it ends by itself".to_owned(),
+    }
+}
+
+fn print_steps(entry: &Entry, steps: &Tail<StepView>, out: &mut Output) -> anyhow::Result<()> {
+    if steps.count == 0 {
+        return Ok(());
+    }
+    out.line("")?;
+    out.line(out.paint(Paint::Strong, &format!("Steps ({})", steps.count)))?;
+    if steps.left_out() > 0 {
+        out.line(format!(
+            "  … {} more; --json has them all",
+            steps.left_out()
+        ))?;
+    }
+    let rows: Vec<Vec<Cell>> = steps
+        .last
+        .iter()
+        .map(|step| {
+            let paint = match step.status {
+                "finished" => Paint::Good,
+                "failed" | "in_doubt" => Paint::Bad,
+                "waiting" => Paint::Waits,
+                "running" => Paint::Busy,
+                _ => Paint::Dim,
+            };
+            let start = step
+                .started_at
+                .map(|at| offset(at, entry.row.facts.created_at));
+            let took = step.started_at.zip(step.finished_at);
+            let took = took.map(|(start, end)| text::duration(end.since(start)));
+            let tries = if step.attempts > 1 {
+                step.attempts.to_string()
+            } else {
+                String::new()
+            };
+            let effect = step
+                .effect
+                .filter(|it| *it != logreel::core::event::Effect::Idempotent);
+            let shown = match (&step.output, &step.error) {
+                (Some(output), _) => text::preview(output),
+                (None, Some(error)) => text::one_line(&error.message),
+                (None, None) => String::new(),
+            };
+            vec![
+                text::one_line(&step.id).into(),
+                Cell::painted(step.status, paint),
+                tries.into(),
+                effect
+                    .map(|effect| effect.as_str())
+                    .unwrap_or_default()
+                    .into(),
+                start.unwrap_or_default().into(),
+                took.unwrap_or_default().into(),
+                shown.into(),
+            ]
+        })
+        .collect();
+    Ok(table::print(out, "  ", STEPS, &rows)?)
+}
+
+/// When something was, counted from the run's beginning.
+fn offset(at: Timestamp, begin: Timestamp) -> String {
+    format!("+{}", text::duration(at.since(begin)))
+}

@@ -1,0 +1,248 @@
+//! Values, times and sizes as people read them.
+
+use std::time::Duration;
+
+use logreel::core::row::End;
+use logreel::core::{Payload, Row};
+use logreel::{Entry, Timestamp};
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
+
+/// No preview needs more than this of a value.
+const PREVIEW_CHARS: usize = 400;
+
+/// The text on one line, without anything a terminal would obey: it comes from models and programs.
+pub fn one_line(text: &str) -> String {
+    let mut line = String::new();
+    for c in text.chars().take(PREVIEW_CHARS) {
+        match c {
+            c if c.is_whitespace() => {
+                if !line.ends_with(' ') {
+                    line.push(' ');
+                }
+            }
+            c if c.is_control() => line.push('\u{fffd}'),
+            c => line.push(c),
+        }
+    }
+    line.trim().to_owned()
+}
+
+/// The beginning of a text that fits `width` columns.
+pub fn fit(text: &str, width: usize) -> String {
+    if text.width() <= width {
+        return text.to_owned();
+    }
+    let mut fitting = String::new();
+    let mut columns = 0;
+    for c in text.chars() {
+        columns += c.width().unwrap_or(0);
+        if columns >= width {
+            break;
+        }
+        fitting.push(c);
+    }
+    if width > 0 {
+        fitting.push('…');
+    }
+    fitting
+}
+
+/// A value at a glance: a text as it is, else JSON.
+pub fn preview(payload: &Payload) -> String {
+    match payload {
+        Payload::Blob(reference) => format!("({})", bytes(reference.bytes)),
+        Payload::Inline(json) => match json.decode::<String>() {
+            Ok(text) => one_line(&text),
+            Err(_) => one_line(json.text()),
+        },
+    }
+}
+
+/// The status with what a person wants to know about it at once.
+pub fn status(entry: &Entry) -> String {
+    if entry.is_orphaned() {
+        return "orphaned".to_owned();
+    }
+    let status = entry.row.status();
+    match waits(&entry.row) {
+        waits if status == logreel::Status::Waiting && !waits.is_empty() => {
+            format!("{status}:{waits}")
+        }
+        _ => status.to_string(),
+    }
+}
+
+/// What a run waits for, in a word or two.
+pub fn waits(row: &Row) -> String {
+    let mut kinds: Vec<&str> = Vec::new();
+    for open in &row.facts.waits {
+        let kind = open.wait.kind.as_str();
+        if !kinds.contains(&kind) {
+            kinds.push(kind);
+        }
+    }
+    kinds.join("+")
+}
+
+/// What went in and what came out.
+pub fn in_and_out(row: &Row, width: usize) -> String {
+    let input = match row.facts.input.is_null() {
+        true => String::new(),
+        false => preview(&row.facts.input),
+    };
+    let (arrow, out) = match row.facts.ended.as_ref().map(|ended| &ended.end) {
+        Some(End::Completed { output }) => ("→", preview(output)),
+        Some(End::Failed { cause }) => ("✗", one_line(&cause.message)),
+        Some(End::Cancelled {
+            reason: Some(reason),
+        }) => ("✗", one_line(reason)),
+        Some(End::Cancelled { reason: None }) | None => return fit(&input, width),
+    };
+    if input.is_empty() {
+        return fit(&format!("{arrow} {out}"), width);
+    }
+    // Each may have what the other does not need.
+    let both = width.saturating_sub(3);
+    let input = fit(&input, both.saturating_sub(out.width()).max(both / 2));
+    fit(&format!("{input} {arrow} {out}"), width)
+}
+
+/// How long something took: two figures that matter.
+pub fn duration(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match seconds {
+        0 => format!("{}ms", duration.as_millis()),
+        1..10 => format!("{:.1}s", duration.as_secs_f64().min(9.9)),
+        10..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{}d{:02}h", seconds / 86_400, seconds / 3600 % 24),
+    }
+}
+
+/// How long ago something was: one figure.
+pub fn age(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match seconds {
+        0 => "now".to_owned(),
+        1..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m", seconds / 60),
+        3600..86_400 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// A moment, in UTC, to the second.
+pub fn moment(at: Timestamp) -> String {
+    let text = at.to_string();
+    format!("{} {}Z", &text[..10], &text[11..19])
+}
+
+/// A moment and how long ago it was.
+pub fn moment_and_age(at: Timestamp, now: Timestamp) -> String {
+    match age(now.since(at)).as_str() {
+        "now" => moment(at),
+        age => format!("{} ({age} ago)", moment(at)),
+    }
+}
+
+/// Bytes as people count them.
+pub fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["kB", "MB", "GB", "TB", "PB"];
+    if bytes < 1000 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1000.0;
+    let mut unit = 0;
+    while value >= 999.95 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+/// `1 event`, `2 events`.
+pub fn count(n: u64, what: &str) -> String {
+    if n == 1 {
+        format!("1 {what}")
+    } else {
+        format!("{n} {what}s")
+    }
+}
+
+/// A span such as `90s`, `15m`, `1h30m`, `2d`.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let refused = || format!("`{text}` is not a span of time such as 90s, 15m, 1h30m or 2d");
+    let mut rest = text;
+    let mut total = Duration::ZERO;
+    while !rest.is_empty() {
+        let digits = rest
+            .find(|c: char| !c.is_ascii_digit())
+            .ok_or_else(refused)?;
+        let (number, after) = rest.split_at(digits);
+        let unit = after
+            .find(|c: char| c.is_ascii_digit())
+            .unwrap_or(after.len());
+        let (unit, after) = after.split_at(unit);
+        let millis: u64 = match unit {
+            "ms" => 1,
+            "s" => 1000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            "d" => 86_400_000,
+            "w" => 604_800_000,
+            _ => return Err(refused()),
+        };
+        let number: u64 = number.parse().map_err(|_| refused())?;
+        let part = number.checked_mul(millis).ok_or_else(refused)?;
+        total = total
+            .checked_add(Duration::from_millis(part))
+            .ok_or_else(refused)?;
+        rest = after;
+    }
+    if text.is_empty() {
+        Err(refused())
+    } else {
+        Ok(total)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_read_and_written() {
+        let millis = |text| parse_duration(text).map(|it| it.as_millis());
+        assert_eq!(millis("1h30m").unwrap(), 5_400_000);
+        assert_eq!(millis("250ms").unwrap(), 250);
+        for wrong in [
+            "",
+            "5",
+            "h",
+            "1x",
+            "-1s",
+            "1h 2m",
+            "99999999999999999999s",
+            "999999999999999w",
+        ] {
+            assert!(parse_duration(wrong).is_err(), "{wrong}");
+        }
+        let shown = |millis| duration(Duration::from_millis(millis));
+        let all = [5, 1_949, 59_999, 61_000, 3_660_000, 90_000_000].map(shown);
+        assert_eq!(all, ["5ms", "1.9s", "59s", "1m01s", "1h01m", "1d01h"]);
+        assert_eq!(
+            [999, 1_000, 999_949, 999_950].map(bytes),
+            ["999 B", "1.0 kB", "999.9 kB", "1.0 MB"]
+        );
+    }
+
+    #[test]
+    fn a_cut_text_fits_and_obeys_nobody() {
+        assert_eq!(fit("日本語テキスト", 7), "日本語…");
+        assert_eq!(fit("abc", 3), "abc");
+        assert_eq!(fit("abcd", 3), "ab…");
+        assert_eq!(fit("abc", 0), "");
+        assert_eq!(one_line(" a\n\t b\x1b[31mc "), "a b\u{fffd}[31mc");
+    }
+}
