@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use logreel_core::event::{Budget, Custom, Durability, Provenance, RunKind, RunStarted};
 use logreel_core::{AppendId, Digest, Draft, Epoch, Json, Outside, Payload, RunId, Seq, Status};
+use logreel_store::contract::TestEnv;
 use logreel_store::sqlite::{Options, this_host};
 use logreel_store::{
     Append, ClaimOutcome, Claimable, Entry, Env, Error, Filter, NewRun, Owner, OwnerId, RunStore,
@@ -329,6 +330,36 @@ async fn a_dead_process_of_this_host_is_taken_over_at_once() {
         .unwrap()
         .count();
     assert_eq!(locks, 2, "one for each owner that lives");
+}
+
+#[tokio::test]
+async fn a_frozen_process_of_this_host_is_taken_over_after_its_lease() {
+    let place = Place::new();
+    let env = Arc::new(TestEnv::new());
+    let open = || {
+        let options = Options {
+            env: env.clone(),
+            ..creating()
+        };
+        SqliteStore::open(place.path(), options).unwrap()
+    };
+    let (frozen, here) = (open(), open());
+    let owner = join(&frozen).await;
+    let entry = create(&frozen, Some(owner)).await;
+    let next = join(&here).await;
+    let claim = async || here.claim(&entry.row.run, next).await.unwrap();
+    assert!(matches!(claim().await, ClaimOutcome::Driven(_)));
+    env.advance(Duration::from_secs(9));
+    frozen.beat(owner).await.unwrap();
+    assert!(matches!(claim().await, ClaimOutcome::Driven(_)));
+    env.advance(Duration::from_secs(9));
+    assert!(
+        matches!(claim().await, ClaimOutcome::Driven(_)),
+        "a beat renews"
+    );
+    // It still holds its lock, but it beats no more.
+    env.advance(Duration::from_secs(2));
+    assert!(matches!(claim().await, ClaimOutcome::Claimed(_)));
 }
 
 #[tokio::test]

@@ -181,8 +181,11 @@ impl Owners {
     }
 
     fn judge(&self, owner: &Owner, beat: i64) -> bool {
-        if owner.host == self.host {
-            return self.known().held.contains_key(&owner.id) || is_locked(&self.file(owner.id));
+        // On this host a free lock says at once that the owner is dead. A held one says only that it
+        // exists: frozen past its lease, it beats no more.
+        let here = owner.host == self.host;
+        if here && !self.known().held.contains_key(&owner.id) && !is_locked(&self.file(owner.id)) {
+            return false;
         }
         let now = self.env.monotonic();
         let mut known = self.known();
