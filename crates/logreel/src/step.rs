@@ -184,13 +184,7 @@ impl<'c> Step<'c> {
             timeout,
         };
         loop {
-            if !wait.is_zero() {
-                let _busy = Counted::new(&ctx.0.activity.busy);
-                tokio::select! {
-                    () = ctx.0.journal.env.sleep(wait) => {}
-                    stopped = ctx.0.until_stopped() => return Err(stopped),
-                }
-            }
+            crate::wait::back_off(ctx, &step, wait).await?;
             running.may_begin().await?;
             let _busy = Counted::new(&ctx.0.activity.busy);
             let future = call(&step, &work);

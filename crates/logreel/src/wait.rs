@@ -211,6 +211,40 @@ pub(crate) async fn sleep(
     wait_for(ctx, name, wait).await.map(|_| ())
 }
 
+/// Waits before a step's next attempt. A short wait keeps the driver; a long one is a wait of the run,
+/// which gives the lease back.
+pub(crate) async fn back_off(ctx: &Ctx, step: &StepId, wait: Duration) -> Result<(), TaskError> {
+    let journal = &ctx.0.journal;
+    let find = || {
+        journal.with_state(|state| {
+            let mut waits = state.row.facts.waits.iter();
+            let ours = |open: &&OpenWait| {
+                open.wait.kind == WaitKind::Retry && open.wait.step.as_ref() == Some(step)
+            };
+            waits.find(ours).cloned()
+        })
+    };
+    if wait > STAY_MAX && find().is_none() {
+        let retry = WaitStarted {
+            deadline: Some(journal.env.now() + wait),
+            on_deadline: Some(OnDeadline::Continue),
+            step: Some(step.clone()),
+            ..plain_wait(WaitKind::Retry, NEW_WAIT)
+        };
+        ctx.0.record(retry.into(), Vec::new()).await?;
+    }
+    // One that an earlier driver began is ended here, however little of it is left.
+    if let Some(open) = find() {
+        let is_open = || journal.with_state(|state| state.row.wait(open.wait.wait).is_some());
+        return until_over(ctx, &open, is_open).await;
+    }
+    let _busy = Counted::new(&ctx.0.activity.busy);
+    tokio::select! {
+        () = journal.env.sleep(wait) => Ok(()),
+        stopped = ctx.0.until_stopped() => Err(stopped),
+    }
+}
+
 /// Starts the wait unless the log has it, and gives its end.
 async fn wait_for(
     ctx: &Ctx,
@@ -311,6 +345,15 @@ async fn end(ctx: &Ctx, ended: WaitEnded) -> Result<(), TaskError> {
 async fn until_ended(ctx: &Ctx, step: &StepId, open: &OpenWait) -> Result<(), TaskError> {
     let journal = &ctx.0.journal;
     let is_open = || journal.with_state(|state| state.wait_of(step) == Some(open.wait.wait));
+    until_over(ctx, open, is_open).await
+}
+
+async fn until_over(
+    ctx: &Ctx,
+    open: &OpenWait,
+    is_open: impl Fn() -> bool,
+) -> Result<(), TaskError> {
+    let journal = &ctx.0.journal;
     let Some(deadline) = open.wait.deadline else {
         return idle_until(ctx, || !is_open()).await;
     };

@@ -222,6 +222,43 @@ async fn a_failing_step_is_retried_with_backoff_and_a_permanent_error_is_not() {
     assert_eq!(calls.load(Ordering::SeqCst), 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_long_backoff_gives_the_lease_back_and_survives_its_driver() {
+    let engine = TestEngine::new().await.unwrap();
+    let calls = Counter::default();
+    let register = |engine: &Engine| -> Task<(), u32> {
+        let called = Arc::clone(&calls);
+        engine.task("patient", move |ctx: Ctx, (): ()| {
+            let called = Arc::clone(&called);
+            async move {
+                let step = ctx
+                    .step("flaky")
+                    .retry(Retry::attempts(3).backoff(hours(2), hours(2)));
+                let work = || async {
+                    match called.fetch_add(1, Ordering::SeqCst) {
+                        2 => Ok(7),
+                        _ => Err(TaskError::new("not yet")),
+                    }
+                };
+                step.run(work).await
+            }
+        })
+    };
+    let run = register(&engine).start(&()).await.unwrap();
+    let parked = |entry: &Entry| entry.row.status() == Status::Waiting && entry.driver.is_none();
+    let entry = until_entry(&engine, run.id(), parked).await;
+    assert_eq!(entry.row.facts.waits[0].wait.kind, WaitKind::Retry);
+    assert!(entry.ready_at.is_some());
+    engine.crash().await.unwrap();
+    let next = engine.another().await.unwrap();
+    let same = register(&next).start(&()).id(run.id()).await.unwrap();
+    assert_eq!(same.wait().await.unwrap(), Outcome::Completed(7));
+    assert_eq!(calls.load(Ordering::SeqCst), 3);
+    let waited = same.entry().await.unwrap().row;
+    let waited = waited.updated_at.since(waited.facts.created_at);
+    assert!(waited > hours(2) && waited < hours(5), "{waited:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_is_announced_before_it_runs_and_its_key_is_computed() {
     on_both(|world| async move {
