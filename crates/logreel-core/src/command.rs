@@ -1,4 +1,4 @@
-//! Requests: what a driver or someone outside wants to happen. [`crate::decide`] answers them with
+//! Requests: what a driver or someone outside wants to happen. [`crate::decide()`] answers them with
 //! drafts of events.
 
 use crate::event::{Body, Budget, Cause, Resolution};

@@ -1,7 +1,7 @@
 //! The fold: the only place where a run's state comes from, live and after a crash alike.
 //!
 //! [`Row::apply`] folds the bounded part, this module the rest. An event that contradicts the log
-//! before it is refused by name, and nothing changes; `decide` asks the same [`admit`] first.
+//! before it is refused by name, and nothing changes; `decide` asks the same `admit` first.
 
 use crate::event::{Body, Effect, Event, Resolution, WaitOutcome, WaitStarted};
 use crate::id::{CallId, Epoch, RunId, Seq, StepId, WaitId};

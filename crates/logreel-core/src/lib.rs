@@ -1,11 +1,11 @@
 //! The pure domain of Logreel: what a run's log may say and what follows from it.
 //!
-//! A run is an append-only log of [`Event`]s. [`decide`] turns a [`Command`] into drafts of events,
-//! [`fold`] turns events into a [`RunState`]; nothing else produces state. The crate has no async,
+//! A run is an append-only log of [`Event`]s. [`decide()`] turns a [`Command`] into drafts of events,
+//! [`fold()`] turns events into a [`RunState`]; nothing else produces state. The crate has no async,
 //! no I/O, no clock and no randomness: time and ids come in as arguments.
 //!
-//! Reading order: [`id`], [`json`], [`event`], [`codec`], [`chain`], [`row`], [`state`], [`fold`],
-//! [`decide`].
+//! Reading order: [`id`], [`json`], [`event`], [`codec`], [`chain`], [`row`], [`state`], [`mod@fold`],
+//! [`mod@decide`].
 
 pub mod batch;
 pub mod chain;

@@ -18,7 +18,7 @@ pub type Map<K, V> = std::collections::HashMap<K, V, FixedState>;
 /// A set with the same hasher.
 pub type Set<K> = std::collections::HashSet<K, FixedState>;
 
-/// A run's whole state. Only [`crate::fold`] makes one.
+/// A run's whole state. Only [`crate::fold()`] makes one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunState {
     /// The bounded part, equal to the stored row.

@@ -1,10 +1,10 @@
 //! The default store: one SQLite file that several processes may open.
 //!
-//! Appends lead their own batches ([`writer`]), readers have connections of their own, and a poller
-//! ([`tail`]) rings for what other processes write. The tables `runs`, `events` and `blobs` are
-//! public for reading (see [`schema`]).
+//! Appends lead their own batches (`writer`), readers have connections of their own, and a poller
+//! (`tail`) rings for what other processes write. The tables `runs`, `events` and `blobs` are
+//! public for reading (see `schema`).
 //!
-//! Reading order: [`schema`], [`open`], [`writer`], [`append`], [`rows`], then one file per verb.
+//! Reading order: `schema`, `open`, `writer`, `append`, `rows`, then one file per verb.
 
 mod append;
 mod backup;
