@@ -21,7 +21,7 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     let run = name::resolve(&opened.store, &args.run).await?;
     let outcome = opened.engine.pause(&run, args.reason).await?;
     let entry = opened.store.entry(&run).await?;
-    let driven = entry.driver.as_ref().is_some_and(|driver| driver.alive);
+    let driven = entry.is_driven();
     let short = run.short();
     out.note(match outcome {
         PauseOutcome::AlreadyPaused => format!("{short} had been paused before"),

@@ -148,7 +148,7 @@ async fn settled(store: &dyn RunStore, run: &RunId, out: &Output) -> anyhow::Res
 /// Whether only a person can go on: every wait needs one, and the driver has let go. One that waits
 /// for a child is parked when the child is.
 async fn is_parked(store: &dyn RunStore, entry: &Entry) -> anyhow::Result<bool> {
-    let driven = entry.driver.as_ref().is_some_and(|driver| driver.alive);
+    let driven = entry.is_driven();
     if driven || entry.row.status() != Status::Waiting {
         return Ok(false);
     }
