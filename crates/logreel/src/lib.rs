@@ -45,6 +45,7 @@ mod write_step;
 
 pub mod value;
 pub mod view;
+pub mod workflow;
 
 #[cfg(feature = "testing")]
 pub mod testing;
