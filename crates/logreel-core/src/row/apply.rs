@@ -1,0 +1,361 @@
+//! The fold of the row: what each event changes in it.
+
+use std::sync::Arc;
+
+use super::{ActiveTool, Doubt, End, Ended, Facts, OpenWait, Row};
+use crate::event::{Body, Event, Phase, Relation, Resolution};
+use crate::fold::{Illegal, IllegalEvent};
+use crate::id::{CallId, Head};
+use crate::{Digest, Timestamp};
+
+impl Row {
+    /// Applies the next event. On an error nothing has changed.
+    pub fn apply(&mut self, event: &Event) -> Result<(), IllegalEvent> {
+        self.check_envelope(event)?;
+        if self.facts.ended.is_none() {
+            let before = (self.pulse.running, self.pulse.models_open);
+            if event.epoch > self.epoch {
+                // What the driver before had under way is under way no more.
+                (self.pulse.running, self.pulse.models_open) = (0, 0);
+            }
+            self.apply_body(event).map_err(|why| {
+                (self.pulse.running, self.pulse.models_open) = before;
+                IllegalEvent::new(event, why)
+            })?;
+        } else if let Body::ModelAnswered(crate::event::ModelAnswered { spent, .. })
+        | Body::ModelFailed(crate::event::ModelFailed { spent, .. }) = &event.body
+        {
+            self.pulse.usage.add(spent);
+        }
+        self.head = Head {
+            seq: event.seq,
+            digest: event.digest,
+        };
+        self.updated_at = event.at;
+        self.epoch = event.epoch;
+        Ok(())
+    }
+
+    /// Whether the event's place, time, epoch, kind and mark let it follow.
+    pub(crate) fn check_envelope(&self, event: &Event) -> Result<(), IllegalEvent> {
+        self.envelope(event)
+            .map_err(|why| IllegalEvent::new(event, why))
+    }
+
+    fn envelope(&self, event: &Event) -> Result<(), Illegal> {
+        let expected = self.head.seq.next();
+        if event.seq != expected {
+            return Err(Illegal::OutOfOrder { expected });
+        }
+        if event.at < self.updated_at {
+            return Err(Illegal::TimeWentBack);
+        }
+        if event.epoch < self.epoch {
+            return Err(Illegal::StaleEpoch {
+                current: self.epoch,
+            });
+        }
+        if let Body::Unknown(_) = event.body {
+            return Err(Illegal::UnknownKind);
+        }
+        match (&self.facts.ended, event.late) {
+            (Some(_), false) => Err(Illegal::AfterEnd),
+            (None, true) => Err(Illegal::LateBeforeEnd),
+            (Some(_), true) | (None, false) => Ok(()),
+        }
+    }
+
+    /// One match, no `_` arm: a new kind costs an edit here, and that is intended.
+    fn apply_body(&mut self, event: &Event) -> Result<(), Illegal> {
+        match &event.body {
+            Body::RunStarted(started) => {
+                // Fills an empty input, never replaces one.
+                if self.facts.input.is_null() && !started.input.is_null() {
+                    self.facts_mut().input = started.input.clone();
+                }
+            }
+            Body::RunResumed(resumed) => match resumed.reason {
+                crate::event::ClaimReason::Orphaned => self.pulse.takeovers += 1,
+                crate::event::ClaimReason::Ready => {}
+            },
+            Body::RunCompleted(completed) => {
+                self.end(
+                    event.at,
+                    completed.final_state_digest,
+                    End::Completed {
+                        output: completed.output.clone(),
+                    },
+                );
+            }
+            Body::RunFailed(failed) => {
+                self.end(
+                    event.at,
+                    failed.final_state_digest,
+                    End::Failed {
+                        cause: failed.error.clone(),
+                    },
+                );
+            }
+            Body::RunCancelled(cancelled) => {
+                self.end(
+                    event.at,
+                    cancelled.final_state_digest,
+                    End::Cancelled {
+                        reason: cancelled.reason.clone(),
+                    },
+                );
+            }
+            Body::RunForked(forked) => {
+                if forked.parent.relation == Relation::Child {
+                    return Err(Illegal::ForkIsNoChild);
+                }
+                if (forked.parent.seq, forked.digest) != (self.head.seq, self.head.digest) {
+                    return Err(Illegal::ForkElsewhere);
+                }
+                self.pulse.running = 0;
+                self.pulse.models_open = 0;
+                self.pulse.active_tools.clear();
+                self.pulse.takeovers = 0;
+                let facts = self.facts_mut();
+                facts.budget = forked.budget.clone();
+                facts.created_at = event.at;
+                facts.input = forked.input.clone();
+                facts.parent = Some(forked.parent.clone());
+                facts.session = None;
+                facts.key = None;
+                facts.waits.clear();
+                facts.in_doubt.clear();
+            }
+            Body::PhaseEntered(entered) => {
+                if self.facts.phase != Some(entered.phase) {
+                    self.facts_mut().phase = Some(entered.phase);
+                }
+            }
+            Body::StepStarted(_) => {
+                self.begin_executing();
+                self.pulse.running += 1;
+            }
+            Body::StepFinished(finished) => {
+                self.step_ended(finished.started_at.is_none())?;
+                self.begin_executing();
+                self.pulse.takeovers = 0;
+            }
+            Body::StepFailed(failed) => {
+                self.step_ended(failed.started_at.is_none())?;
+                self.begin_executing();
+            }
+            Body::StepInDoubt(doubt) => {
+                self.step_ended(doubt.epoch == event.epoch)?;
+                self.facts_mut()
+                    .in_doubt
+                    .push(Doubt::Step(doubt.step.clone()));
+            }
+            Body::StepResolved(resolved) => {
+                self.resolve(&Doubt::Step(resolved.step.clone()), &resolved.resolution)?;
+            }
+            Body::TurnStarted(_) => self.begin_executing(),
+            Body::ModelCalled(called) => {
+                self.pulse.models_open += 1;
+                self.pulse.usage.model_calls += 1;
+                self.note_model(&called.model);
+            }
+            Body::ModelAnswered(answered) => {
+                self.pulse.models_open = self.pulse.models_open.saturating_sub(1);
+                self.pulse.usage.add(&answered.spent);
+                self.pulse.takeovers = 0;
+            }
+            Body::ModelFailed(failed) => {
+                self.pulse.models_open = self.pulse.models_open.saturating_sub(1);
+                self.pulse.usage.add(&failed.spent);
+            }
+            Body::ToolCalled(called) => {
+                self.begin_executing();
+                self.pulse.usage.tool_calls += 1;
+                self.pulse
+                    .active_tools
+                    .retain(|tool| tool.call != called.call);
+                self.pulse.active_tools.push(ActiveTool {
+                    call: called.call.clone(),
+                    epoch: event.epoch,
+                    name: called.name.clone(),
+                    since: event.at,
+                });
+                self.note_tool(&called.name);
+            }
+            Body::ToolReturned(returned) => {
+                self.tool_ended(&returned.call);
+                self.pulse.takeovers = 0;
+            }
+            Body::ToolFailed(failed) => self.tool_ended(&failed.call),
+            Body::ToolInDoubt(doubt) => {
+                self.tool_ended(&doubt.call);
+                self.facts_mut()
+                    .in_doubt
+                    .push(Doubt::Call(doubt.call.clone()));
+            }
+            Body::ToolResolved(resolved) => {
+                self.resolve(&Doubt::Call(resolved.call.clone()), &resolved.resolution)?;
+            }
+            Body::MessageAdded(added) => self.pulse.context = Some(added.node),
+            Body::ContextCompacted(compacted) => self.pulse.context = Some(compacted.node),
+            Body::StatePatched(patched) => {
+                let document = patch(&self.facts.document, &patched.patch)?;
+                self.facts_mut().document = document;
+            }
+            Body::WaitStarted(wait) => {
+                let expected = self.next_wait();
+                if wait.wait != expected {
+                    return Err(Illegal::WaitOutOfOrder { expected });
+                }
+                self.step_ended(wait.suspends)?;
+                let open = OpenWait {
+                    since: event.at,
+                    wait: wait.clone(),
+                };
+                let facts = self.facts_mut();
+                facts.waits_started += 1;
+                facts.waits.push(open);
+            }
+            Body::WaitEnded(ended) => {
+                if self.wait(ended.wait).is_none() {
+                    return Err(Illegal::WaitNotOpen(ended.wait));
+                }
+                self.facts_mut()
+                    .waits
+                    .retain(|open| open.wait.wait != ended.wait);
+                self.pulse.takeovers = 0;
+            }
+            Body::SignalReceived(signal) => match signal.wait {
+                Some(wait) if self.wait(wait).is_none() => return Err(Illegal::WaitNotOpen(wait)),
+                Some(_) | None => {}
+            },
+            Body::ChildFinished(_) => self.pulse.takeovers = 0,
+            Body::BudgetChanged(changed) => self.facts_mut().budget = changed.budget.clone(),
+            Body::SpecChanged(changed) => self.facts_mut().spec_digest = changed.spec_digest,
+            Body::VerificationFinished(verification) => {
+                self.facts_mut().verification = Some(verification.clone());
+            }
+            // These say nothing about the row.
+            Body::PlanMade(_)
+            | Body::StepRetrying(_)
+            | Body::StepSkipped(_)
+            | Body::TurnFinished(_)
+            | Body::MessageQueued(_)
+            | Body::CheckpointSaved(_)
+            | Body::CheckpointRestored(_)
+            | Body::CheckpointDeleted(_)
+            | Body::ChildStarted(_)
+            | Body::OutputWritten(_)
+            | Body::Custom(_) => {}
+            Body::Unknown(_) => return Err(Illegal::UnknownKind),
+        }
+        Ok(())
+    }
+
+    fn facts_mut(&mut self) -> &mut Facts {
+        Arc::make_mut(&mut self.facts)
+    }
+
+    fn end(&mut self, at: Timestamp, final_state_digest: Digest, end: End) {
+        self.pulse.running = 0;
+        self.pulse.models_open = 0;
+        self.pulse.active_tools.clear();
+        let facts = self.facts_mut();
+        facts.waits.clear();
+        facts.ended = Some(Ended {
+            at,
+            end,
+            final_state_digest,
+        });
+    }
+
+    /// The first executing phase, step, tool or turn start, but not while planning is open.
+    fn begin_executing(&mut self) {
+        if self.facts.phase.is_none() {
+            self.facts_mut().phase = Some(Phase::Executing);
+        }
+    }
+
+    /// Only a step that was announced under this driver was counted: one with its own `started_at`
+    /// never was, and the first event of a new driver forgot those of the one before.
+    fn step_ended(&mut self, counted: bool) -> Result<(), Illegal> {
+        if counted {
+            self.pulse.running = self
+                .pulse
+                .running
+                .checked_sub(1)
+                .ok_or(Illegal::StepNotRunning)?;
+        }
+        Ok(())
+    }
+
+    fn tool_ended(&mut self, call: &CallId) {
+        self.pulse.active_tools.retain(|tool| tool.call != *call);
+    }
+
+    fn resolve(&mut self, doubt: &Doubt, resolution: &Resolution) -> Result<(), Illegal> {
+        if !self.facts.in_doubt.contains(doubt) {
+            return Err(Illegal::NotInDoubt);
+        }
+        self.facts_mut().in_doubt.retain(|other| other != doubt);
+        match resolution {
+            Resolution::Returned(_) | Resolution::Failed(_) => self.pulse.takeovers = 0,
+            Resolution::Retry => {}
+        }
+        Ok(())
+    }
+
+    fn note_model(&mut self, name: &str) {
+        if !self
+            .facts
+            .provenance
+            .models
+            .iter()
+            .any(|known| known == name)
+        {
+            self.facts_mut().provenance.models.push(name.to_owned());
+        }
+    }
+
+    fn note_tool(&mut self, name: &str) {
+        if !self
+            .facts
+            .provenance
+            .tools
+            .iter()
+            .any(|known| known == name)
+        {
+            self.facts_mut().provenance.tools.push(name.to_owned());
+        }
+    }
+}
+
+/// How deep the document may nest. A JSON parser stops at 128, and whoever stores or shows a row puts
+/// the document inside something.
+const DOCUMENT_DEPTH_MAX: usize = 100;
+
+/// The document after a patch.
+pub(crate) fn patch(
+    document: &serde_json::Value,
+    patch: &json_patch::Patch,
+) -> Result<serde_json::Value, Illegal> {
+    fn fits(value: &serde_json::Value, levels: usize) -> bool {
+        match value {
+            serde_json::Value::Array(items) => {
+                levels > 0 && items.iter().all(|item| fits(item, levels - 1))
+            }
+            serde_json::Value::Object(fields) => {
+                levels > 0 && fields.values().all(|field| fits(field, levels - 1))
+            }
+            _ => true,
+        }
+    }
+    let mut document = document.clone();
+    json_patch::patch(&mut document, patch).map_err(|error| Illegal::Patch(error.to_string()))?;
+    if fits(&document, DOCUMENT_DEPTH_MAX) {
+        Ok(document)
+    } else {
+        let why = format!("the document would nest deeper than {DOCUMENT_DEPTH_MAX} levels");
+        Err(Illegal::Patch(why))
+    }
+}
