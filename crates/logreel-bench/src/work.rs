@@ -69,6 +69,7 @@ pub fn started(agent: &str) -> RunStarted {
         session: None,
         spec: Payload::null(),
         spec_digest: Digest::of(agent.as_bytes()),
+        spec_file: None,
     }
 }
 

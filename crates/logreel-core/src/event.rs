@@ -236,6 +236,9 @@ pub struct RunStarted {
     pub spec: Payload,
     /// The digest of the spec's meaning.
     pub spec_digest: Digest,
+    /// The file the spec was read from, to see later whether it changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spec_file: Option<String>,
 }
 
 /// Body of `run.resumed`.

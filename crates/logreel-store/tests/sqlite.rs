@@ -75,6 +75,7 @@ fn started() -> RunStarted {
         session: None,
         spec: Payload::null(),
         spec_digest: Digest([7; 32]),
+        spec_file: None,
     }
 }
 

@@ -47,6 +47,7 @@ pub struct Start<O> {
     labels: BTreeMap<String, String>,
     git: Option<Git>,
     dir: Option<String>,
+    spec_file: Option<String>,
     if_busy: IfBusy,
     queue: bool,
     output: PhantomData<fn() -> O>,
@@ -68,6 +69,7 @@ impl<O: DeserializeOwned> Start<O> {
             labels: BTreeMap::new(),
             git: None,
             dir: None,
+            spec_file: None,
             if_busy: IfBusy::default(),
             queue: false,
             output: PhantomData,
@@ -107,6 +109,12 @@ impl<O: DeserializeOwned> Start<O> {
     /// The folder it runs in, for the record.
     pub fn dir(mut self, dir: impl Into<String>) -> Self {
         self.dir = Some(dir.into());
+        self
+    }
+
+    /// The file its spec was read from, for the record: a resume can then see that it changed.
+    pub fn spec_file(mut self, file: impl Into<String>) -> Self {
+        self.spec_file = Some(file.into());
         self
     }
 
@@ -156,6 +164,7 @@ impl<O: DeserializeOwned> Start<O> {
             session: session.clone(),
             spec: Payload::Inline(self.def.spec.clone()),
             spec_digest: self.def.spec_digest,
+            spec_file: self.spec_file,
         };
         let run = self.run.unwrap_or_else(|| engine.env.run_id());
         let blobs: Vec<_> = blob.into_iter().collect();

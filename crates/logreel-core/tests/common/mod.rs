@@ -306,6 +306,7 @@ pub fn started() -> RunStarted {
         session: None,
         spec: payload(serde_json::json!({"name": "tester"})),
         spec_digest: Digest::of(b"spec"),
+        spec_file: None,
     }
 }
 

@@ -34,6 +34,7 @@ pub(super) fn task(agent: &str) -> RunStarted {
         session: None,
         spec: payload(json!({ "name": agent })),
         spec_digest: Digest::of(agent.as_bytes()),
+        spec_file: None,
     }
 }
 
