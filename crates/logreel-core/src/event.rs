@@ -340,6 +340,9 @@ pub struct Provenance {
 /// Why something failed, as people and programs read it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cause {
+    /// The exit status, when it was a command that failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
     /// A short name, such as `error`, `panic`, `timeout`.
     pub kind: String,
     /// What happened, in words.

@@ -242,6 +242,7 @@ impl RunState {
                 }
                 Resolution::Failed(message) => {
                     let cause = crate::event::Cause {
+                        exit_code: None,
                         kind: "resolved".to_owned(),
                         message: message.clone(),
                         retryable: false,

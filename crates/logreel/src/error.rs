@@ -233,6 +233,7 @@ pub struct TaskError {
     retryable: bool,
     step: Option<StepId>,
     cause_kind: Option<String>,
+    exit_code: Option<i32>,
 }
 
 impl TaskError {
@@ -244,6 +245,7 @@ impl TaskError {
             retryable: true,
             step: None,
             cause_kind: None,
+            exit_code: None,
         }
     }
 
@@ -261,6 +263,7 @@ impl TaskError {
             retryable: cause.retryable,
             step: cause.step.clone(),
             cause_kind: Some(cause.kind.clone()),
+            exit_code: cause.exit_code,
         }
     }
 
@@ -281,6 +284,11 @@ impl TaskError {
         self.kind == Self::CANCELLED
     }
 
+    /// The exit status, when it was a command that failed.
+    pub fn exit_code(&self) -> Option<i32> {
+        self.exit_code
+    }
+
     pub(crate) const CANCELLED: &str = "cancelled";
 
     pub(crate) fn in_step(mut self, step: &StepId) -> Self {
@@ -290,6 +298,7 @@ impl TaskError {
 
     pub(crate) fn cause(&self) -> Cause {
         Cause {
+            exit_code: self.exit_code,
             kind: self
                 .cause_kind
                 .clone()

@@ -270,6 +270,7 @@ pub fn call_id(name: &str) -> CallId {
 
 pub fn cause(kind: &str) -> Cause {
     Cause {
+        exit_code: None,
         kind: kind.into(),
         message: "it broke".into(),
         retryable: true,

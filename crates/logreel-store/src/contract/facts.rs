@@ -128,6 +128,7 @@ pub(super) fn late(draft: Draft) -> Draft {
 
 pub(super) fn cause(message: &str) -> Cause {
     Cause {
+        exit_code: None,
         kind: "error".into(),
         message: message.into(),
         retryable: false,
