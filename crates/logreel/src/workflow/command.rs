@@ -272,3 +272,380 @@ impl std::io::Write for Count {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use logreel_core::event::WaitKind;
+    use logreel_store::tip::PAYLOAD_MAX_BYTES;
+    use rustix::process::Pid;
+    use tokio::sync::Mutex;
+    use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+    use super::*;
+    use crate::workflow::process;
+    use crate::{Body, Engine, Entry, Event, Outcome, ResumeOutcome, RunHandle, Seq};
+
+    fn printed(bytes: &[u8]) -> Value {
+        value_of(bytes.to_vec(), 1000).unwrap()
+    }
+
+    #[test]
+    fn output_is_json_or_text_or_base64() {
+        use serde_json::json;
+        assert_eq!(printed(b"{\"a\": [1, 2.5]}\n"), json!({"a": [1, 2.5]}));
+        assert_eq!(printed(b" 12\n"), json!(12));
+        assert_eq!(printed(b"null\n"), json!(null));
+        assert_eq!(printed(b"two words\n\n"), json!("two words\n"));
+        assert_eq!(printed(b"\"a\"\n\"b\"\n"), json!("\"a\"\n\"b\""));
+        assert_eq!(printed(b""), json!(""));
+        assert_eq!(printed(b"\xff\xfe\n"), json!({"base64": "//4K"}));
+        // 400 bytes that take six each to record.
+        let error = value_of(vec![1; 400], 1000).unwrap_err();
+        assert_eq!(error.cause().kind, "too_large");
+        assert!(!error.is_retryable());
+    }
+
+    fn failed(how: How, stderr: &str, write: bool) -> (String, String, Option<i32>) {
+        let ended = Ended {
+            how,
+            stdout: Vec::new(),
+            too_large: false,
+            stderr: stderr.to_owned(),
+        };
+        let cause = judge(ended, write, 1000).unwrap_err().cause();
+        (cause.kind, cause.message, cause.exit_code)
+    }
+
+    #[test]
+    fn a_failure_says_how_it_ended_and_what_was_said_last() {
+        let (kind, message, code) = failed(How::Exited(2), "no such branch\n", false);
+        assert_eq!((kind.as_str(), code), ("exit", Some(2)));
+        assert_eq!(message, "exit status 2: no such branch");
+        let (_, message, _) = failed(How::Exited(127), "sh: 1: jq: not found\n", false);
+        assert_eq!(
+            message,
+            "a program was not found (exit status 127): sh: 1: jq: not found"
+        );
+        let (kind, message, code) = failed(How::Signalled(9), "", false);
+        assert_eq!((kind.as_str(), code), ("signal", None));
+        assert_eq!(message, "the command was killed by signal 9 (SIGKILL)");
+        // A shell whose command was killed; of a write nobody knows how far it came.
+        assert_eq!(failed(How::Exited(137), "", false).0, "exit");
+        let (kind, message, code) = failed(How::Exited(137), "", true);
+        assert_eq!((kind.as_str(), code), ("signal", Some(137)));
+        assert_eq!(message, "exit status 137 (128 + SIGKILL)");
+    }
+
+    /// A run of one command on a store in a file.
+    struct World {
+        folder: tempfile::TempDir,
+        engine: Engine,
+        run: RunHandle<Value>,
+        lines: UnboundedReceiver<String>,
+    }
+
+    fn spec(dir: &Path, run: &str, write: bool) -> CommandSpec {
+        CommandSpec {
+            run: run.to_owned(),
+            input: Vec::new(),
+            env: Vec::new(),
+            dir: dir.to_owned(),
+            write,
+            output_bytes_max: PAYLOAD_MAX_BYTES,
+            timeout: None,
+        }
+    }
+
+    impl World {
+        async fn start(shell: &str, write: bool) -> Self {
+            Self::start_with(|dir| spec(dir, shell, write)).await
+        }
+
+        async fn start_with(spec: impl FnOnce(&Path) -> CommandSpec) -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let engine = Engine::open(folder.path().join("runs.db")).await.unwrap();
+            let (sender, lines) = unbounded_channel();
+            let spec = spec(folder.path());
+            let task = engine.task("command", move |ctx: Ctx, (): ()| {
+                let (sender, spec) = (sender.clone(), spec.clone());
+                async move {
+                    let work = || {
+                        let sender = sender.clone();
+                        let tell = move |_, line: &str| {
+                            sender.send(line.to_owned()).unwrap_or_else(|_| ());
+                        };
+                        super::run(&ctx, spec.clone(), tell)
+                    };
+                    if spec.write {
+                        ctx.write_step("it").run(|_key| work()).await
+                    } else {
+                        ctx.step("it").run(work).await
+                    }
+                }
+            });
+            let run = task.start(&()).await.unwrap();
+            Self {
+                folder,
+                engine,
+                run,
+                lines,
+            }
+        }
+
+        /// The group's number, which the command says first.
+        async fn group(&mut self) -> Pid {
+            let line = self.lines.recv().await.unwrap();
+            Pid::from_raw(line.parse().unwrap()).unwrap()
+        }
+
+        async fn events(&self) -> Vec<Event> {
+            let store = self.engine.store();
+            let page = store.read(&self.run.id(), Seq::FIRST, 100).await.unwrap();
+            let events = page.items.iter().map(|record| record.decode().unwrap());
+            events.collect()
+        }
+
+        async fn kinds(&self) -> Vec<String> {
+            let events = self.events().await;
+            let kinds = events.iter().map(|event| event.body.kind().to_owned());
+            kinds.collect()
+        }
+
+        async fn until(&self, holds: impl Fn(&Entry) -> bool) -> Entry {
+            let store = self.engine.store();
+            let mut bell = store.watch(&self.run.id());
+            loop {
+                let entry = store.entry(&self.run.id()).await.unwrap();
+                if holds(&entry) {
+                    return entry;
+                }
+                assert!(bell.rung().await);
+            }
+        }
+
+        fn has(&self, file: &str) -> bool {
+            self.folder.path().join(file).exists()
+        }
+
+        fn touch(&self, file: &str) {
+            std::fs::write(self.folder.path().join(file), "").unwrap();
+        }
+    }
+
+    /// Says its group's number, and does not listen to TERM.
+    const STUBBORN: &str = "trap '' TERM; echo $$; while :; do sleep 0.05; done";
+
+    #[tokio::test]
+    async fn the_output_of_a_command_is_its_steps_result() {
+        let shell = "printf '{\"run\": \"%s\", \"step\": \"%s\", \"key\": \"%s\"}' \
+                     $LOGREEL_RUN $LOGREEL_STEP $LOGREEL_KEY";
+        let world = World::start(shell, false).await;
+        let Outcome::Completed(value) = world.run.wait().await.unwrap() else {
+            panic!("it should complete");
+        };
+        assert_eq!(value["run"], world.run.id().to_string());
+        assert_eq!(value["step"], "it");
+        assert!(value["key"].as_str().unwrap().starts_with("blake3:"));
+        world.engine.close().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_failed_exit_is_in_the_log_with_its_status() {
+        let world = World::start("echo why >&2; exit 4", false).await;
+        let outcome = world.run.wait().await.unwrap();
+        assert!(matches!(outcome, Outcome::Failed(_)));
+        let events = world.events().await;
+        let failed = events.iter().find_map(|event| match &event.body {
+            Body::StepFailed(failed) => Some(failed.error.clone()),
+            _ => None,
+        });
+        let failed = failed.unwrap();
+        assert_eq!(failed.kind, "exit");
+        assert_eq!(failed.exit_code, Some(4));
+        assert_eq!(failed.message, "exit status 4: why");
+        world.engine.close().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_command_that_takes_too_long_is_gone_when_its_step_has_failed() {
+        let with_timeout = |dir: &Path| CommandSpec {
+            timeout: Some(Duration::from_millis(300)),
+            ..spec(dir, STUBBORN, false)
+        };
+        let mut world = World::start_with(with_timeout).await;
+        let group = world.group().await;
+        let Outcome::Failed(cause) = world.run.wait().await.unwrap() else {
+            panic!("it should fail");
+        };
+        assert_eq!(cause.kind, "timeout");
+        assert!(!process::is_running(group));
+        world.engine.close().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_cancel_stops_the_command_before_the_lease_is_given_back() {
+        for write in [false, true] {
+            let mut world = World::start(STUBBORN, write).await;
+            let group = world.group().await;
+            world.run.cancel("enough").await.unwrap();
+            world.until(|entry| entry.driver.is_none()).await;
+            assert!(!process::is_running(group));
+            let kinds = world.kinds().await;
+            assert!(!kinds.contains(&"step.failed".to_owned()), "{kinds:?}");
+            world.engine.close().await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_paused_command_is_stopped_and_runs_again_on_resume() {
+        let shell = "if [ -e go ]; then echo done; else echo $$; exec sleep 1000; fi";
+        let mut world = World::start(shell, false).await;
+        let group = world.group().await;
+        world.run.pause("lunch").await.unwrap();
+        world.until(|entry| entry.driver.is_none()).await;
+        assert!(!process::is_running(group));
+        world.touch("go");
+        let resumed = world.engine.resume(&world.run.id()).await.unwrap();
+        assert!(matches!(resumed, ResumeOutcome::Driving(_)));
+        let outcome = world.run.wait().await.unwrap();
+        assert_eq!(outcome, Outcome::Completed("done".into()));
+        let kinds = world.kinds().await;
+        assert!(!kinds.contains(&"step.failed".to_owned()), "{kinds:?}");
+        world.engine.close().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_paused_write_may_finish_in_its_grace_time() {
+        let shell = "echo $$; while [ ! -e go ]; do sleep 0.01; done; echo written";
+        let mut world = World::start(shell, true).await;
+        let group = world.group().await;
+        world.run.pause("lunch").await.unwrap();
+        world.touch("go");
+        world.until(|entry| entry.driver.is_none()).await;
+        assert!(!process::is_running(group));
+        let kinds = world.kinds().await;
+        assert!(kinds.contains(&"step.finished".to_owned()), "{kinds:?}");
+        world.engine.close().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_paused_write_that_does_not_finish_is_stopped_and_in_doubt() {
+        let shell = "echo $$; sleep 1000; touch written";
+        let mut world = World::start(shell, true).await;
+        let group = world.group().await;
+        world.run.pause("lunch").await.unwrap();
+        world.until(|entry| entry.driver.is_none()).await;
+        assert!(!process::is_running(group));
+        world.engine.resume(&world.run.id()).await.unwrap();
+        let in_doubt = |entry: &Entry| {
+            let waits = &entry.row.facts.waits;
+            let doubt = waits.iter().any(|open| open.wait.kind == WaitKind::InDoubt);
+            doubt && entry.driver.is_none()
+        };
+        world.until(in_doubt).await;
+        let kinds = world.kinds().await;
+        assert!(!kinds.contains(&"step.failed".to_owned()), "{kinds:?}");
+        assert!(!world.has("written"));
+        world.engine.close().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_killed_write_is_in_doubt() {
+        let world = World::start("kill -KILL $$", true).await;
+        world
+            .until(|entry| !entry.row.facts.in_doubt.is_empty())
+            .await;
+        world.engine.close().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn closing_the_engine_leaves_no_process() {
+        for write in [false, true] {
+            let mut world = World::start(STUBBORN, write).await;
+            let group = world.group().await;
+            world.engine.close().await.unwrap();
+            assert!(!process::is_running(group));
+            let notes = world.folder.path().join("runs.db.owners");
+            let left = std::fs::read_dir(notes).unwrap().count();
+            assert_eq!(left, 0, "neither a lock nor a note is left");
+            let entry = world.run.entry().await.unwrap();
+            assert!(entry.driver.is_none(), "the lease was given back");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_dropped_step_takes_its_command_along_before_the_run_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = Engine::open(folder.path().join("runs.db")).await.unwrap();
+        let (sender, lines) = unbounded_channel();
+        let lines = Arc::new(Mutex::new(lines));
+        let dir = folder.path().to_owned();
+        let task = engine.task("dropped", move |ctx: Ctx, (): ()| {
+            let (sender, lines, dir) = (sender.clone(), Arc::clone(&lines), dir.clone());
+            async move {
+                let work = || {
+                    let sender = sender.clone();
+                    let tell = move |_, line: &str| sender.send(line.to_owned()).unwrap();
+                    super::run(&ctx, spec(&dir, STUBBORN, false), tell)
+                };
+                let mut lines = lines.lock().await;
+                tokio::select! {
+                    ended = ctx.step("it").run(work) => panic!("{ended:?}"),
+                    group = lines.recv() => Ok(group.unwrap()),
+                }
+            }
+        });
+        let run = task.start(&()).await.unwrap();
+        let Outcome::Completed(group) = run.wait().await.unwrap() else {
+            panic!("it should complete");
+        };
+        let group = Pid::from_raw(group.parse().unwrap()).unwrap();
+        assert!(!process::is_running(group));
+        engine.close().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn reconcile_says_done_not_done_or_unknown() {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = Engine::memory().await.unwrap();
+        let dir = folder.path().to_owned();
+        let task = engine.task("reconcile", move |ctx: Ctx, shell: String| {
+            let dir = dir.clone();
+            async move {
+                Ok(match reconcile(&ctx, spec(&dir, &shell, true)).await? {
+                    Reconciled::Done(value) => format!("done: {value}"),
+                    Reconciled::NotDone => "not done".to_owned(),
+                    Reconciled::Unknown => "unknown".to_owned(),
+                })
+            }
+        });
+        for (shell, expected) in [
+            ("echo '{\"id\": 7}'", "done: {\"id\":7}"),
+            ("exit 10", "not done"),
+            ("exit 1", "unknown"),
+            ("no-such-program", "unknown"),
+            ("kill -KILL $$", "unknown"),
+            ("yes", "unknown"),
+        ] {
+            let run = task.start(&shell.to_owned()).await.unwrap();
+            let outcome = run.wait().await.unwrap();
+            assert_eq!(outcome, Outcome::Completed(expected.to_owned()), "{shell}");
+        }
+        engine.close().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_store_in_memory_needs_no_notes() {
+        let engine = Engine::memory().await.unwrap();
+        assert_eq!(engine.store().notes(), None);
+        let task = engine.task("here", |ctx: Ctx, (): ()| async move {
+            super::run(&ctx, spec(Path::new("/"), "pwd", false), |_, _| {}).await
+        });
+        let run: RunHandle<Value> = task.start(&()).await.unwrap();
+        assert_eq!(run.wait().await.unwrap(), Outcome::Completed("/".into()));
+        engine.close().await.unwrap();
+    }
+}

@@ -281,3 +281,186 @@ fn is_dead(folder: &Path, owner: OwnerId) -> bool {
         Err(error) => error.kind() == io::ErrorKind::NotFound,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader};
+    use std::os::unix::process::CommandExt as _;
+    use std::process::{Child, Command, Stdio};
+
+    use logreel_store::SystemEnv;
+
+    use super::*;
+
+    const OWN: OwnerId = OwnerId(1);
+    const OTHER: OwnerId = OwnerId(0xabc);
+    const LEASE: Duration = Duration::from_millis(50);
+
+    /// A group as a killed worker leaves it; gone with the test, whatever happens.
+    struct Left {
+        leader: Child,
+        pid: Pid,
+    }
+
+    impl Left {
+        /// Runs until it is stopped, once the shell has said that it is ready.
+        fn behind(run: &RunId, shell: &str) -> Self {
+            let mut leader = Command::new("sh")
+                .args(["-c", shell])
+                .env(RUN, run.to_string())
+                .process_group(0)
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut ready = String::new();
+            let mut out = BufReader::new(leader.stdout.take().unwrap());
+            out.read_line(&mut ready).unwrap();
+            let pid = Pid::from_raw(i32::try_from(leader.id()).unwrap()).unwrap();
+            Self { leader, pid }
+        }
+
+        fn runs(&self) -> bool {
+            process::is_running(self.pid)
+        }
+    }
+
+    impl Drop for Left {
+        fn drop(&mut self) {
+            process::kill(self.pid);
+            self.leader.wait().unwrap();
+        }
+    }
+
+    struct World {
+        folder: tempfile::TempDir,
+        run: RunId,
+        theirs: Groups,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let theirs = Groups::new(Some(folder.path().to_owned()), OTHER);
+            let run = SystemEnv.run_id();
+            Self {
+                folder,
+                run,
+                theirs,
+            }
+        }
+
+        fn file(&self) -> PathBuf {
+            self.folder.path().join(format!("{OTHER}.groups"))
+        }
+
+        async fn take_over(&self) {
+            stop_left_behind(self.folder.path(), OWN, &self.run, LEASE, &SystemEnv).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_dead_owner_left_behind_is_gone_after_the_takeover_and_so_is_its_file() {
+        let world = World::new();
+        let left = [
+            "echo; sleep 1000",
+            "trap '' TERM; echo; while :; do sleep 0.05; done",
+            "echo; kill -STOP 0",
+        ]
+        .map(|shell| Left::behind(&world.run, shell));
+        for left in &left {
+            world.theirs.note(world.run, left.pid).unwrap();
+        }
+        world.take_over().await;
+        assert!(left.iter().all(|left| !left.runs()));
+        assert!(!world.file().exists());
+    }
+
+    #[tokio::test]
+    async fn a_group_that_lost_its_leader_is_known_by_what_it_inherited() {
+        let world = World::new();
+        let shell = "sleep 1000 >/dev/null & echo; read never";
+        let mut left = Left::behind(&world.run, shell);
+        world.theirs.note(world.run, left.pid).unwrap();
+        left.leader.kill().unwrap();
+        left.leader.wait().unwrap();
+        assert_eq!(process::start_time(left.pid), None);
+        assert!(left.runs());
+        world.take_over().await;
+        assert!(!left.runs());
+    }
+
+    #[tokio::test]
+    async fn only_the_runs_own_groups_are_stopped() {
+        let world = World::new();
+        let other_run = SystemEnv.run_id();
+        let left = Left::behind(&other_run, "echo; sleep 1000");
+        world.theirs.note(other_run, left.pid).unwrap();
+        world.take_over().await;
+        assert!(left.runs());
+        assert!(world.file().exists(), "someone still has to stop it");
+        // Whoever begins to drive runs stops what the dead left, also of runs that have ended.
+        sweep(world.folder.path(), OWN, &SystemEnv).await;
+        assert!(!left.runs());
+        assert!(!world.file().exists());
+    }
+
+    #[tokio::test]
+    async fn a_reused_number_is_never_signalled() {
+        let world = World::new();
+        let left = Left::behind(&world.run, "echo; sleep 1000");
+        let start = process::start_time(left.pid).unwrap();
+        let there = Group {
+            run: world.run,
+            group: left.pid,
+            start,
+            place: Place::here(),
+        };
+        let earlier = Group {
+            start: start - 1,
+            ..there.clone()
+        };
+        let before_the_reboot = Group {
+            place: Place {
+                boot: "another".to_owned(),
+                ..Place::here()
+            },
+            ..there.clone()
+        };
+        for gone in [earlier, before_the_reboot] {
+            let text = gone.line() + "not a line\nrun_ 1 2 3 4\n";
+            fs::write(world.file(), text).unwrap();
+            world.take_over().await;
+            assert!(left.runs());
+            assert!(!world.file().exists(), "nothing listed there runs");
+        }
+        let in_a_container = Group {
+            place: Place {
+                namespace: "pid:[1]".to_owned(),
+                ..Place::here()
+            },
+            ..there
+        };
+        fs::write(world.file(), in_a_container.line()).unwrap();
+        let began = SystemEnv.monotonic();
+        world.take_over().await;
+        assert!(SystemEnv.monotonic() - began >= LEASE, "it waits one lease");
+        assert!(left.runs());
+        assert!(world.file().exists(), "nobody here knows what became of it");
+    }
+
+    #[tokio::test]
+    async fn a_frozen_owner_loses_its_groups_and_keeps_its_file() {
+        let world = World::new();
+        let lock = fs::File::create(world.folder.path().join(OTHER.to_string())).unwrap();
+        lock.lock().unwrap();
+        let left = Left::behind(&world.run, "echo; sleep 1000");
+        world.theirs.note(world.run, left.pid).unwrap();
+        sweep(world.folder.path(), OWN, &SystemEnv).await;
+        assert!(left.runs(), "it may be alive and well");
+        world.take_over().await;
+        assert!(!left.runs());
+        assert!(world.file().exists());
+        world.theirs.forget(left.pid);
+        assert!(!world.file().exists());
+    }
+}

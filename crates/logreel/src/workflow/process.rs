@@ -76,6 +76,12 @@ pub(crate) fn is_running(group: Pid) -> bool {
     }
 }
 
+/// Whether the process runs: it exists and is no zombie.
+#[cfg(test)]
+pub(crate) fn runs(pid: Pid) -> bool {
+    Stat::of(pid.as_raw_pid()).is_some_and(|stat| stat.runs())
+}
+
 /// Whether this is still the group whose leader started then, and anything of it runs. The number of a
 /// group is not given to a new process while one of its members exists, so a leader with another start
 /// says that the group is gone. Without its leader the group is known by what its members inherited.
