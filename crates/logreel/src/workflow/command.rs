@@ -375,7 +375,7 @@ mod tests {
                     let work = || {
                         let sender = sender.clone();
                         let tell = move |_, line: &str| {
-                            sender.send(line.to_owned()).unwrap_or_else(|_| ());
+                            sender.send(line.to_owned()).unwrap_or(());
                         };
                         super::run(&ctx, spec.clone(), tell)
                     };

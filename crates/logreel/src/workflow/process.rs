@@ -101,20 +101,31 @@ fn has_in_environment(pid: i32, variable: &str) -> bool {
         .any(|entry| entry == variable.as_bytes())
 }
 
+/// How far a stop came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stopped {
+    /// Nothing of the group runs.
+    Gone,
+    /// Something could not be killed, or hangs inside the system.
+    Stuck,
+}
+
 /// Stops a group: TERM, KILL after a second if anything of it is left; returns when nothing is.
-pub(crate) async fn stop(group: Pid, env: &dyn Env) {
+pub(crate) async fn stop(group: Pid, env: &dyn Env) -> Stopped {
     if !signal(group, Signal::TERM) {
-        return;
+        return Stopped::Gone;
     }
     // A stopped process takes its TERM only when it goes on.
     signal(group, Signal::CONT);
     if ends_within(group, TERM_GRACE, env).await {
-        return;
+        return Stopped::Gone;
     }
     signal(group, Signal::KILL);
-    if !ends_within(group, KILL_WATCH_MAX, env).await {
-        tracing::error!(group = group.as_raw_pid(), "killed, but not gone");
+    if ends_within(group, KILL_WATCH_MAX, env).await {
+        return Stopped::Gone;
     }
+    tracing::error!(group = group.as_raw_pid(), "killed, but not gone");
+    Stopped::Stuck
 }
 
 /// The last resort of whoever cannot wait.

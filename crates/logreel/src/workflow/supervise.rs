@@ -23,7 +23,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::groups::Groups;
-use super::process;
+use super::process::{self, Stopped};
 
 /// The shell waits for its go, so that its group is noted before it does anything, and ends when
 /// whoever started it died before that. `read` takes no byte past the first line from a pipe: what
@@ -277,23 +277,29 @@ async fn supervise(
         }
         let was_stopped = status.is_none();
         let mut stopping = pin!(process::stop(group.pid, env));
-        loop {
+        let gone = loop {
             tokio::select! {
                 biased;
-                () = &mut stopping => break,
+                gone = &mut stopping => break gone,
                 ended = child.wait(), if status.is_none() => {
                     status = Some(ended.map_err(Trouble::Lost)?);
                 }
                 // What it still says must not keep it from ending.
                 _ = &mut reading => {}
             }
-        }
-        if status.is_none() {
-            child.wait().await.map_err(Trouble::Lost)?;
+        };
+        match gone {
+            Stopped::Gone => {
+                if status.is_none() {
+                    child.wait().await.map_err(Trouble::Lost)?;
+                }
+                group.ended();
+            }
+            // It stays listed, for whoever comes next.
+            Stopped::Stuck => group.has_ended = true,
         }
         status.filter(|_| !was_stopped)
     };
-    group.ended();
     Ok(Ended {
         how: status.map_or(How::Stopped, How::of),
         stdout: kept.bytes,
@@ -574,7 +580,7 @@ mod tests {
         let (sender, lines) = unbounded_channel();
         let on_line: OnLine = Box::new(move |stream, line| {
             let told = sender.send((stream, line.to_owned()));
-            told.unwrap_or_else(|_| ());
+            told.unwrap_or(());
         });
         (Start { on_line, ..start }, lines)
     }
