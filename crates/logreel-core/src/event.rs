@@ -203,6 +203,180 @@ pub struct Unknown {
     pub raw: Json,
 }
 
+/// What is executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunKind {
+    /// An agent spec.
+    Agent,
+    /// A workflow spec.
+    Workflow,
+    /// A registered Rust task.
+    Task,
+    /// Driven by a client over HTTP.
+    External,
+    /// A recorded program.
+    Record,
+}
+
+impl RunKind {
+    /// The name in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Agent => "agent",
+            Self::Workflow => "workflow",
+            Self::Task => "task",
+            Self::External => "external",
+            Self::Record => "record",
+        }
+    }
+}
+
+impl fmt::Display for RunKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What happens when work is interrupted: run again, run again with the same key, or ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Effect {
+    /// Changes nothing outside.
+    Read,
+    /// Doing it twice with the same key is doing it once.
+    Idempotent,
+    /// Must never be repeated blind.
+    Write,
+}
+
+impl Effect {
+    /// The name in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Idempotent => "idempotent",
+            Self::Write => "write",
+        }
+    }
+}
+
+/// How losing power is guarded against.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+pub enum Durability {
+    /// An acknowledged append survives a power cut.
+    #[default]
+    Full,
+    /// An acknowledged append survives the process, not a power cut.
+    Relaxed,
+}
+
+impl Durability {
+    /// The name in JSON and settings.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Relaxed => "relaxed",
+        }
+    }
+}
+
+/// The checkout a run was started in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Git {
+    /// The branch, when one was checked out.
+    pub branch: Option<String>,
+    /// The commit.
+    pub commit: String,
+    /// Whether there were uncommitted changes.
+    pub dirty: bool,
+}
+
+/// How a run came from another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Relation {
+    /// Started by it.
+    Child,
+    /// Shares its log up to a point.
+    Fork,
+    /// A fork that goes on where it failed.
+    Retry,
+}
+
+/// The run another came from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parent {
+    /// How.
+    pub relation: Relation,
+    /// Which run.
+    pub run: RunId,
+    /// At which event of it.
+    pub seq: Seq,
+}
+
+/// Limits; `None` = no limit. Money is in integer micro-dollars.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Budget {
+    /// Child runs.
+    pub children: Option<u64>,
+    /// Tokens, input and output together.
+    pub tokens: Option<u64>,
+    /// Tool calls.
+    pub tool_calls: Option<u64>,
+    /// Micro-dollars.
+    pub usd_micros: Option<u64>,
+    /// Milliseconds of driven time.
+    pub wall_ms: Option<u64>,
+}
+
+/// Who and what made a run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Provenance {
+    /// The host's name.
+    pub host: Option<String>,
+    /// Our version.
+    pub logreel: Option<String>,
+    /// Models that were used.
+    pub models: Vec<String>,
+    /// Tools that were used.
+    pub tools: Vec<String>,
+}
+
+/// Why something failed, as people and programs read it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cause {
+    /// The exit status, when it was a command that failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// A short name, such as `error`, `panic`, `timeout`.
+    pub kind: String,
+    /// What happened, in words.
+    pub message: String,
+    /// Whether trying again may help.
+    pub retryable: bool,
+    /// The step it happened in.
+    pub step: Option<StepId>,
+}
+
+/// What was spent. Never falls.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spend {
+    /// Tokens read from a cache.
+    pub cache_read_tokens: u64,
+    /// Tokens written to a cache.
+    pub cache_write_tokens: u64,
+    /// Input tokens.
+    pub input_tokens: u64,
+    /// Output tokens.
+    pub output_tokens: u64,
+    /// Output tokens spent on reasoning.
+    pub reasoning_tokens: u64,
+    /// Micro-dollars; `None` when the price is not known, which is not zero.
+    pub usd_micros: Option<u64>,
+}
+
 /// Body of `run.started`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunStarted {

@@ -4,6 +4,7 @@
 //! disk: a fault loses a write or its answer, a crash ends the wrapper while the store lives on.
 
 use std::future::Future;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
@@ -251,6 +252,10 @@ impl RunStore for FaultyStore {
 
     async fn leave(&self, owner: OwnerId) -> Result<(), Error> {
         self.pass(self.inner.leave(owner)).await
+    }
+
+    fn notes(&self) -> Option<PathBuf> {
+        self.inner.notes()
     }
 
     async fn claim(&self, run: &RunId, owner: OwnerId) -> Result<ClaimOutcome, Error> {

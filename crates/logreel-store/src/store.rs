@@ -1,5 +1,7 @@
 //! The one seam between Logreel and where runs are kept.
 
+use std::path::PathBuf;
+
 use async_trait::async_trait;
 use logreel_core::{AppendId, Blob, Digest, Epoch, Outside, RunId, RunKey, Seq, Session};
 
@@ -81,6 +83,13 @@ pub trait RunStore: Send + Sync + 'static {
 
     /// The owner is gone; what it still held is orphaned at once.
     async fn leave(&self, owner: OwnerId) -> Result<(), Error>;
+
+    /// The folder on this host where owners leave notes for whoever takes over from them; a file in
+    /// it begins with its owner's id. `None` when nobody else can take over. It exists once an owner
+    /// has joined.
+    fn notes(&self) -> Option<PathBuf> {
+        None
+    }
 
     /// Takes over a run that is ready or orphaned, under the next epoch.
     async fn claim(&self, run: &RunId, owner: OwnerId) -> Result<ClaimOutcome, Error>;

@@ -16,6 +16,7 @@ use crate::owner::Pulse;
 use crate::step::{Step, StepName};
 use crate::value;
 use crate::wait::{ApprovalWait, SignalWait};
+use crate::workflow::supervise::Commands;
 use crate::write_step::WriteStep;
 
 /// Things the embedder provides to its tasks, by type.
@@ -31,6 +32,7 @@ pub(crate) struct Execution {
     pub(crate) pulse: Arc<Pulse>,
     pub(crate) provided: Arc<Provided>,
     pub(crate) activity: Activity,
+    pub(crate) commands: Commands,
     /// Held while a kept signal is taken.
     pub(crate) taking: tokio::sync::Mutex<()>,
     asked: Mutex<Asked>,
@@ -57,6 +59,8 @@ struct Asked {
 pub(crate) struct Activity {
     /// Effects under way, and waits that are too short to give the lease back for.
     pub(crate) busy: AtomicUsize,
+    /// Those of them that were interrupted for good: nobody need wait for them.
+    pub(crate) given_up: AtomicUsize,
     /// Waits that can outlive the lease.
     pub(crate) waiting: AtomicUsize,
     pub(crate) polls: AtomicU64,
@@ -106,11 +110,17 @@ impl Execution {
             logged: logged.facts,
             ..Asked::default()
         };
+        let commands = Commands::new(
+            journal.run,
+            Arc::clone(&pulse.groups),
+            Arc::clone(&journal.env),
+        );
         Self {
             journal,
             pulse,
             provided,
             activity: Activity::default(),
+            commands,
             taking: tokio::sync::Mutex::new(()),
             asked: Mutex::new(asked),
         }

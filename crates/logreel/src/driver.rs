@@ -23,6 +23,7 @@ use crate::journal::{Journal, RecordError, Stop};
 use crate::step::panic_text;
 use crate::task::TaskDef;
 use crate::value;
+use crate::workflow::groups;
 
 /// What a stopped function may still take to come to an end.
 const GRACE: Duration = Duration::from_secs(1);
@@ -108,9 +109,16 @@ async fn drive_to_stop(
     let (input, context) =
         journal.with_state(|state| (state.row.facts.input.clone(), state.started_context));
     let input = value::resolve(&*engine.store, &input).await?;
+    let owner = engine.owner().await?;
+    // Whoever drove it before may have left commands behind: dead, or frozen past its lease.
+    if epoch > Epoch(1)
+        && let Some(notes) = engine.store.notes()
+    {
+        groups::stop_left_behind(&notes, owner.id(), &run, engine.lease, &*engine.env).await;
+    }
     let execution = Arc::new(Execution::new(
         Arc::clone(&journal),
-        engine.owner().await?,
+        owner,
         Arc::clone(&engine.provided),
         context,
         logged,
@@ -125,6 +133,8 @@ async fn drive_to_stop(
         Ok(returned) => Some(returned),
         Err(stop) => wind_down(&execution, &mut function.0, &stop).await,
     };
+    // The lease is given back, and the run's end recorded, when no process of it is left.
+    execution.commands.all_stopped().await;
     if let Some(returned) = returned {
         end(&execution, returned).await?;
     }
@@ -212,7 +222,12 @@ async fn wind_down(
             // Work under way may finish; nothing new starts.
             Stop::Paused | Stop::Drained | Stop::Parked => {
                 let mut waited = Duration::ZERO;
-                while waited < GRACE && execution.activity.busy.load(Ordering::SeqCst) > 0 {
+                let activity = &execution.activity;
+                let works = || {
+                    let given_up = activity.given_up.load(Ordering::SeqCst);
+                    activity.busy.load(Ordering::SeqCst) > given_up
+                };
+                while waited < GRACE && works() {
                     env.sleep(Duration::from_millis(10)).await;
                     waited += Duration::from_millis(10);
                 }

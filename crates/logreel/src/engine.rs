@@ -26,6 +26,7 @@ use crate::owner::{LEASE, Pulse, Renewal};
 use crate::query::Runs;
 use crate::session::SessionHandle;
 use crate::task::{Task, TaskDef};
+use crate::workflow::groups;
 
 /// Starts, drives and watches runs on one store. Cheap to clone.
 ///
@@ -40,7 +41,7 @@ pub(crate) struct Inner {
     pub(crate) durability: Durability,
     pub(crate) provided: Arc<Provided>,
     pub(crate) hooks: Hooks,
-    lease: Duration,
+    pub(crate) lease: Duration,
     renew_by_task: bool,
     /// Joined with the first run this process drives; an engine that only reads is nobody.
     owner: OnceCell<Arc<Pulse>>,
@@ -293,7 +294,13 @@ impl Inner {
                 pid: std::process::id(),
             };
             self.store.join(&owner).await?;
-            let pulse = Arc::new(Pulse::new(owner, Arc::clone(&self.env), self.lease));
+            let (env, notes) = (Arc::clone(&self.env), self.store.notes());
+            let pulse = Arc::new(Pulse::new(owner, notes.clone(), env, self.lease));
+            if let Some(folder) = notes {
+                let env = Arc::clone(&self.env);
+                let sweep = async move { groups::sweep(&folder, id, &*env).await };
+                self.working().joins.spawn(sweep);
+            }
             if self.renew_by_task {
                 self.renew_by_task(Arc::clone(&pulse));
             } else {

@@ -289,6 +289,11 @@ impl TaskError {
         self.exit_code
     }
 
+    pub(crate) fn with_exit_code(mut self, exit_code: i32) -> Self {
+        self.exit_code = Some(exit_code);
+        self
+    }
+
     pub(crate) const CANCELLED: &str = "cancelled";
 
     pub(crate) fn in_step(mut self, step: &StepId) -> Self {

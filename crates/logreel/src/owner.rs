@@ -1,10 +1,13 @@
 //! This process as a driver of runs: who it is, and the thread that says it is alive.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use logreel_store::{Env, Owner, OwnerId, RunStore};
+
+use crate::workflow::groups::Groups;
 
 /// How long a lease holds without a renewal, when nothing else is said.
 pub(crate) const LEASE: Duration = Duration::from_secs(10);
@@ -12,16 +15,25 @@ pub(crate) const LEASE: Duration = Duration::from_secs(10);
 /// The owner's pulse: when the last confirmed renewal was *sent*.
 pub(crate) struct Pulse {
     pub(crate) owner: Owner,
+    /// What its commands run in.
+    pub(crate) groups: Arc<Groups>,
     sent_ms: AtomicU64,
     env: Arc<dyn Env>,
     lease: Duration,
 }
 
 impl Pulse {
-    pub(crate) fn new(owner: Owner, env: Arc<dyn Env>, lease: Duration) -> Self {
+    pub(crate) fn new(
+        owner: Owner,
+        notes: Option<PathBuf>,
+        env: Arc<dyn Env>,
+        lease: Duration,
+    ) -> Self {
+        let groups = Arc::new(Groups::new(notes, owner.id));
         let sent_ms = AtomicU64::new(millis(env.monotonic()));
         Self {
             owner,
+            groups,
             sent_ms,
             env,
             lease,

@@ -382,6 +382,7 @@ impl Running<'_> {
                 }
                 Err(error) => self.fail(attempt, error, started_at).await,
             },
+            Err(error) if error.is_cancelled() => Err(error),
             Err(error) => self.fail(attempt, error, started_at).await,
         }
     }

@@ -2,6 +2,7 @@
 //! crashes a scenario at every write.
 
 use std::ops::Deref;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +12,8 @@ use logreel_core::{Digest, Status, Timestamp};
 use logreel_store::faulty::{Fault, Faults, FaultyStore};
 use logreel_store::{Env, Filter, MemoryStore, RunStore};
 
-use crate::{Builder, Engine, Error};
+use crate::workflow::command::CommandSpec;
+use crate::{Builder, Ctx, Engine, Error, TaskError};
 
 /// Virtual time: tokio's own clock, which jumps when every task waits on a paused runtime
 /// (`#[tokio::test(start_paused = true)]`). Ids and randomness are counted, so that a test is the
@@ -112,6 +114,26 @@ fn builder(store: &Arc<dyn RunStore>, env: &Arc<dyn Env>) -> Builder {
         .store(Arc::clone(store))
         .env(Arc::clone(env))
         .renew_by_task()
+}
+
+/// Runs a shell command in this folder, as a workflow's step does, and gives its output. Call it inside
+/// a step.
+pub async fn command(
+    ctx: &Ctx,
+    run: &str,
+    dir: &Path,
+    write: bool,
+) -> Result<serde_json::Value, TaskError> {
+    let spec = CommandSpec {
+        run: run.to_owned(),
+        input: Vec::new(),
+        env: Vec::new(),
+        dir: dir.to_owned(),
+        write,
+        output_bytes_max: logreel_store::tip::PAYLOAD_MAX_BYTES,
+        timeout: None,
+    };
+    crate::workflow::command::run(ctx, spec, |_, _| {}).await
 }
 
 /// Stops everything an engine does at once, as a SIGKILL would, and lets its owner be dead.

@@ -308,6 +308,8 @@ where
                 }
             }
         }
+        // The run has ended; what became of the write is not known, and nothing claims that it is.
+        Err(error) if error.is_cancelled() => Err(error),
         Err(error) if is_doubtful(&error) => Ok(None),
         Err(error) => running
             .fail(attempt, error.permanent(), None)
@@ -316,9 +318,10 @@ where
     }
 }
 
-/// A timeout or a panic of a write is doubt, not failure.
+/// A timeout, a panic or a killed process of a write is doubt, not failure.
 fn is_doubtful(error: &TaskError) -> bool {
-    matches!(error.cause().kind.as_str(), "timeout" | "panic")
+    let kind = error.cause().kind;
+    matches!(kind.as_str(), "timeout" | "panic" | "signal" | "lost")
 }
 
 /// Records what reconcile found out about an interrupted write.

@@ -80,6 +80,11 @@ impl Owners {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Where the locks are, and what else owners leave beside the store.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     fn file(&self, owner: OwnerId) -> PathBuf {
         self.folder.join(owner.to_string())
     }

@@ -1,5 +1,7 @@
 //! The trait, verb by verb: what can be done before the lock, then a job for the writer or a reader.
 
+use std::path::PathBuf;
+
 use async_trait::async_trait;
 use logreel_core::{AppendId, Blob, Digest, Draft, Epoch, Outside, RunId, RunKey, Seq, Session};
 use rusqlite::params;
@@ -142,6 +144,10 @@ impl RunStore for SqliteStore {
             .await?;
         self.shared().owners.let_go(owner);
         Ok(())
+    }
+
+    fn notes(&self) -> Option<PathBuf> {
+        Some(self.shared().owners.folder().to_owned())
     }
 
     async fn claim(&self, run: &RunId, owner: OwnerId) -> Result<ClaimOutcome, Error> {

@@ -104,6 +104,11 @@ impl Child {
         Self { process, lines }
     }
 
+    /// Its process id.
+    pub fn id(&self) -> i32 {
+        i32::try_from(self.process.id()).unwrap()
+    }
+
     /// The next thing it says; `None` when it has ended.
     pub fn next(&mut self) -> Option<String> {
         match self.lines.recv_timeout(SILENCE_MAX) {

@@ -1,0 +1,905 @@
+//! Running commands: each has a task of its own that starts the process, reads what it prints, and
+//! sees its whole group to the end. Whoever waits for a command holds only a handle; dropping it asks
+//! the task to stop, and [`Commands`] tells when nothing is left.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::FusedFuture as _;
+use logreel_core::{RunId, StepId};
+use logreel_store::Env;
+use rustix::process::Pid;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::process::{Child, ChildStdin};
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::task::JoinHandle;
+
+use super::groups::Groups;
+use super::process::{self, Stopped};
+
+/// The shell waits for its go, so that its group is noted before it does anything, and ends when
+/// whoever started it died before that. `read` takes no byte past the first line from a pipe: what
+/// follows is the command's own input.
+const WAIT_FOR_GO: &str = r#"IFS= read -r go || exit 125; exec "$0" -c "$1""#;
+const SHELL: &str = "/bin/sh";
+/// How long others may keep the output open after the shell has exited.
+const LINGER: Duration = Duration::from_secs(1);
+/// The end of stderr that is kept.
+const TAIL_BYTES: usize = 4096;
+/// A longer line is passed on in pieces.
+const LINE_BYTES: usize = 8192;
+const CHUNK_BYTES: usize = 64 * 1024;
+
+/// Where a line came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// Is told every line while the command runs. For live views only: it must be quick.
+pub(crate) type OnLine = Box<dyn Fn(Stream, &str) + Send + Sync>;
+
+/// A command about to run.
+pub(crate) struct Start {
+    pub(crate) shell: String,
+    pub(crate) input: Vec<u8>,
+    pub(crate) env: Vec<(String, String)>,
+    pub(crate) dir: PathBuf,
+    /// Read to its end, whatever it prints.
+    pub(crate) write: bool,
+    pub(crate) output_bytes_max: u64,
+    pub(crate) on_line: OnLine,
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) how: How,
+    pub(crate) stdout: Vec<u8>,
+    /// More was printed than may be kept; `stdout` is empty.
+    pub(crate) too_large: bool,
+    /// The end of stderr.
+    pub(crate) stderr: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum How {
+    Exited(i32),
+    Signalled(i32),
+    /// It was asked to.
+    Stopped,
+}
+
+/// Why nothing can be said about a command's end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Trouble {
+    #[error("the working folder {} does not exist", .0.display())]
+    NoFolder(PathBuf),
+    #[error(
+        "the command with its environment is too long for this system; give it data as `input`"
+    )]
+    TooLong,
+    #[error("the command could not be started: {0}")]
+    Spawn(#[source] io::Error),
+    #[error("the command's process group could not be noted beside the store: {0}")]
+    Note(#[source] io::Error),
+    #[error("how the command ended is not known: {0}")]
+    Lost(#[source] io::Error),
+    #[error("this process no longer drives the run")]
+    Closed,
+    #[error("the command's supervisor did not come to its end: {0}")]
+    Broken(#[source] tokio::task::JoinError),
+}
+
+/// The commands of one drive of a run.
+pub(crate) struct Commands {
+    run: RunId,
+    groups: Arc<Groups>,
+    env: Arc<dyn Env>,
+    next: AtomicU64,
+    at_work: Arc<watch::Sender<AtWork>>,
+}
+
+#[derive(Default)]
+struct AtWork {
+    /// Every command whose group may still run, by its number.
+    running: HashMap<u64, Running>,
+    closed: bool,
+}
+
+struct Running {
+    step: Option<StepId>,
+    /// Nobody waits for it any more.
+    dropped: bool,
+}
+
+impl Commands {
+    pub(crate) fn new(run: RunId, groups: Arc<Groups>, env: Arc<dyn Env>) -> Self {
+        Self {
+            run,
+            groups,
+            env,
+            next: AtomicU64::new(0),
+            at_work: Arc::default(),
+        }
+    }
+
+    /// Starts a command for a step. One of the same step that is still being stopped is waited for: an
+    /// attempt must not meet the one before it.
+    pub(crate) async fn start(
+        &self,
+        step: Option<StepId>,
+        start: Start,
+    ) -> Result<Handle, Trouble> {
+        let same = |running: &Running| running.dropped && running.step == step;
+        let mut at_work = self.at_work.subscribe();
+        let waited = at_work.wait_for(|it| !it.running.values().any(same)).await;
+        drop(waited);
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let open = self.at_work.send_if_modified(|it| {
+            let dropped = false;
+            if !it.closed {
+                it.running.insert(id, Running { step, dropped });
+            }
+            !it.closed
+        });
+        if !open {
+            return Err(Trouble::Closed);
+        }
+        let entry = Entry {
+            id,
+            at_work: Arc::clone(&self.at_work),
+        };
+        let (stop, asked) = oneshot::channel();
+        let (run, groups, env) = (self.run, Arc::clone(&self.groups), Arc::clone(&self.env));
+        let closed = self.at_work.subscribe();
+        let task = tokio::spawn(async move {
+            let _until_the_end = entry;
+            supervise(run, start, groups, &*env, until_stopped(asked, closed)).await
+        });
+        Ok(Handle {
+            id,
+            at_work: Arc::clone(&self.at_work),
+            stop: Some(stop),
+            task,
+        })
+    }
+
+    /// Asks everything to stop and returns when no process of the run is left; nothing starts after.
+    pub(crate) async fn all_stopped(&self) {
+        let mut at_work = self.at_work.subscribe();
+        self.at_work.send_modify(|it| it.closed = true);
+        let waited = at_work.wait_for(|it| it.running.is_empty()).await;
+        drop(waited);
+    }
+}
+
+/// Resolves when the command is to stop: it was asked to, its handle was dropped, or its drive ends.
+async fn until_stopped(asked: oneshot::Receiver<()>, mut at_work: watch::Receiver<AtWork>) {
+    let closed = async {
+        let waited = at_work.wait_for(|it| it.closed).await;
+        drop(waited);
+    };
+    tokio::select! {
+        _ = asked => {}
+        () = closed => {}
+    }
+}
+
+/// A command's place among those at work; the task's own takes it away at the end, also by a panic.
+struct Entry {
+    id: u64,
+    at_work: Arc<watch::Sender<AtWork>>,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.at_work.send_modify(|it| {
+            it.running.remove(&self.id);
+        });
+    }
+}
+
+/// A command at work. Dropped, it is stopped.
+pub(crate) struct Handle {
+    id: u64,
+    at_work: Arc<watch::Sender<AtWork>>,
+    stop: Option<oneshot::Sender<()>>,
+    task: JoinHandle<Result<Ended, Trouble>>,
+}
+
+impl Handle {
+    /// How it ended. Dropping this future stops nothing; it may be asked for again until it resolved.
+    pub(crate) async fn ended(&mut self) -> Result<Ended, Trouble> {
+        (&mut self.task).await.map_err(Trouble::Broken)?
+    }
+
+    /// Asks it to stop.
+    pub(crate) fn stop(&mut self) {
+        // The other end takes the loss of this one for the word.
+        drop(self.stop.take());
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.at_work.send_if_modified(|it| {
+            let running = it.running.get_mut(&self.id);
+            running.is_some_and(|running| !std::mem::replace(&mut running.dropped, true))
+        });
+    }
+}
+
+/// The command from its start to the end of its whole group.
+async fn supervise(
+    run: RunId,
+    start: Start,
+    groups: Arc<Groups>,
+    env: &dyn Env,
+    stopped: impl Future<Output = ()>,
+) -> Result<Ended, Trouble> {
+    let mut stopped = pin!(stopped);
+    let mut child = spawn(&start)?;
+    let mut group = Group::noted(&child, run, groups)?;
+    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let (mut kept, mut tail) = (Kept::new(&start), Tail::default());
+    let status = {
+        let on_line = &start.on_line;
+        let mut feeding = pin!(feed(stdin, &start.input).fuse());
+        let refused = Notify::new();
+        let out = read(stdout, Stream::Stdout, on_line, &refused, |chunk| {
+            kept.take(chunk)
+        });
+        let err = read(stderr, Stream::Stderr, on_line, &refused, |chunk| {
+            tail.take(chunk)
+        });
+        let mut reading = pin!(async { tokio::join!(out, err) }.fuse());
+        let mut status = loop {
+            tokio::select! {
+                biased;
+                status = child.wait() => break Some(status.map_err(Trouble::Lost)?),
+                () = &mut stopped => break None,
+                () = refused.notified() => break None,
+                () = &mut feeding => {}
+                _ = &mut reading => {}
+            }
+        };
+        // The shell has exited; others may still hold its output.
+        if status.is_some() && !reading.is_terminated() {
+            tokio::select! {
+                _ = &mut reading => {}
+                () = &mut stopped => {}
+                () = env.sleep(LINGER) => {}
+            }
+        }
+        let was_stopped = status.is_none();
+        let mut stopping = pin!(process::stop(group.pid, env));
+        let gone = loop {
+            tokio::select! {
+                biased;
+                gone = &mut stopping => break gone,
+                ended = child.wait(), if status.is_none() => {
+                    status = Some(ended.map_err(Trouble::Lost)?);
+                }
+                // What it still says must not keep it from ending.
+                _ = &mut reading => {}
+            }
+        };
+        match gone {
+            Stopped::Gone => {
+                if status.is_none() {
+                    child.wait().await.map_err(Trouble::Lost)?;
+                }
+                group.ended();
+            }
+            // It stays listed, for whoever comes next.
+            Stopped::Stuck => group.has_ended = true,
+        }
+        status.filter(|_| !was_stopped)
+    };
+    Ok(Ended {
+        how: status.map_or(How::Stopped, How::of),
+        stdout: kept.bytes,
+        too_large: kept.too_large,
+        stderr: tail.text(),
+    })
+}
+
+impl How {
+    fn of(status: ExitStatus) -> Self {
+        match (status.code(), status.signal()) {
+            (Some(code), _) => Self::Exited(code),
+            (None, signal) => Self::Signalled(signal.unwrap_or_default()),
+        }
+    }
+}
+
+fn spawn(start: &Start) -> Result<Child, Trouble> {
+    if !start.dir.is_dir() {
+        return Err(Trouble::NoFolder(start.dir.clone()));
+    }
+    let spawned = tokio::process::Command::new(SHELL)
+        .args(["-c", WAIT_FOR_GO, SHELL, &start.shell])
+        .envs(start.env.iter().map(|(name, value)| (name, value)))
+        .current_dir(&start.dir)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn();
+    spawned.map_err(|error| match error.kind() {
+        io::ErrorKind::ArgumentListTooLong => Trouble::TooLong,
+        _ => Trouble::Spawn(error),
+    })
+}
+
+/// A group that is listed as long as it runs, and killed when its supervisor is dropped half-way: the
+/// runtime shuts down, or a callback panicked.
+struct Group {
+    pid: Pid,
+    groups: Arc<Groups>,
+    has_ended: bool,
+}
+
+impl Group {
+    fn noted(child: &Child, run: RunId, groups: Arc<Groups>) -> Result<Self, Trouble> {
+        let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
+        let pid = pid.and_then(Pid::from_raw);
+        let gone = || Trouble::Spawn(io::Error::other("it has no process id"));
+        let group = Self {
+            pid: pid.ok_or_else(gone)?,
+            groups,
+            has_ended: false,
+        };
+        let noted = group.groups.note(run, group.pid);
+        noted.map_err(Trouble::Note)?;
+        Ok(group)
+    }
+
+    fn ended(&mut self) {
+        self.has_ended = true;
+        self.groups.forget(self.pid);
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            process::kill(self.pid);
+        }
+    }
+}
+
+/// Gives the command its go and its input.
+async fn feed(stdin: Option<ChildStdin>, input: &[u8]) {
+    let Some(mut stdin) = stdin else { return };
+    let fed = async {
+        stdin.write_all(b"\n").await?;
+        stdin.write_all(input).await
+    };
+    match fed.await {
+        Ok(()) => {}
+        // A command may ignore its input, or stop half-way.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        Err(error) => tracing::warn!(%error, "a command's input was not written"),
+    }
+}
+
+/// What became of a chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Taken {
+    Kept,
+    /// Nobody will see it.
+    Dropped,
+    /// The command must not go on.
+    Refused,
+}
+
+/// Reads to the end, line by line for whoever watches. After a refused chunk too: a pipe closed under
+/// a program would end only that, and let its shell go on with the next.
+async fn read(
+    pipe: Option<impl AsyncRead + Unpin>,
+    stream: Stream,
+    on_line: &OnLine,
+    refused: &Notify,
+    mut take: impl FnMut(&[u8]) -> Taken,
+) {
+    let Some(mut pipe) = pipe else { return };
+    let mut lines = Lines::default();
+    let mut chunk = vec![0; CHUNK_BYTES];
+    loop {
+        let bytes = match pipe.read(&mut chunk).await {
+            Ok(0) => break,
+            Ok(bytes) => &chunk[..bytes],
+            Err(error) => {
+                tracing::warn!(%error, ?stream, "a command's output could not be read to its end");
+                break;
+            }
+        };
+        match take(bytes) {
+            Taken::Kept => lines.take(bytes, |line| on_line(stream, line)),
+            Taken::Dropped => {}
+            Taken::Refused => refused.notify_one(),
+        }
+    }
+    lines.end(|line| on_line(stream, line));
+}
+
+/// Cuts chunks into lines.
+#[derive(Default)]
+struct Lines {
+    begun: Vec<u8>,
+}
+
+impl Lines {
+    fn take(&mut self, mut bytes: &[u8], mut tell: impl FnMut(&str)) {
+        while !bytes.is_empty() {
+            let (piece, ends) = match bytes.iter().position(|byte| *byte == b'\n') {
+                Some(at) => (&bytes[..at], true),
+                None => (bytes, false),
+            };
+            let fits = piece.len().min(LINE_BYTES - self.begun.len());
+            self.begun.extend_from_slice(&piece[..fits]);
+            let whole = fits == piece.len();
+            if (whole && ends) || self.begun.len() == LINE_BYTES {
+                tell(&String::from_utf8_lossy(&self.begun));
+                self.begun.clear();
+            }
+            bytes = &bytes[fits + usize::from(whole && ends)..];
+        }
+    }
+
+    fn end(self, mut tell: impl FnMut(&str)) {
+        if !self.begun.is_empty() {
+            tell(&String::from_utf8_lossy(&self.begun));
+        }
+    }
+}
+
+/// What a command printed, up to a ceiling.
+struct Kept {
+    bytes: Vec<u8>,
+    bytes_max: u64,
+    /// A write is heard to its end: stopping it half-way would leave more doubt than a lost result.
+    drain: bool,
+    too_large: bool,
+}
+
+impl Kept {
+    fn new(start: &Start) -> Self {
+        Self {
+            bytes: Vec::new(),
+            bytes_max: start.output_bytes_max,
+            drain: start.write,
+            too_large: false,
+        }
+    }
+
+    fn take(&mut self, chunk: &[u8]) -> Taken {
+        if !self.too_large && (self.bytes.len() + chunk.len()) as u64 <= self.bytes_max {
+            self.bytes.extend_from_slice(chunk);
+            return Taken::Kept;
+        }
+        self.too_large = true;
+        self.bytes = Vec::new();
+        if self.drain {
+            Taken::Dropped
+        } else {
+            Taken::Refused
+        }
+    }
+}
+
+/// The end of what a command said.
+#[derive(Default)]
+struct Tail {
+    bytes: Vec<u8>,
+}
+
+impl Tail {
+    fn take(&mut self, chunk: &[u8]) -> Taken {
+        let chunk = &chunk[chunk.len().saturating_sub(TAIL_BYTES)..];
+        let over = (self.bytes.len() + chunk.len()).saturating_sub(TAIL_BYTES);
+        self.bytes.drain(..over);
+        self.bytes.extend_from_slice(chunk);
+        Taken::Kept
+    }
+
+    /// From the first whole character on.
+    fn text(&self) -> String {
+        let cut = self.bytes.len() == TAIL_BYTES;
+        let continues = |byte: &&u8| **byte & 0b1100_0000 == 0b1000_0000;
+        let skip = match cut {
+            true => self.bytes.iter().take(3).take_while(continues).count(),
+            false => 0,
+        };
+        String::from_utf8_lossy(&self.bytes[skip..]).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+
+    use logreel_store::{OwnerId, SystemEnv};
+    use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+    use super::*;
+
+    const OWNER: OwnerId = OwnerId(7);
+
+    struct World {
+        folder: tempfile::TempDir,
+        commands: Commands,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let notes = Some(folder.path().to_owned());
+            let groups = Arc::new(Groups::new(notes, OWNER));
+            let run = SystemEnv.run_id();
+            let commands = Commands::new(run, groups, Arc::new(SystemEnv));
+            Self { folder, commands }
+        }
+
+        fn command(&self, shell: &str) -> Start {
+            Start {
+                shell: shell.to_owned(),
+                input: Vec::new(),
+                env: Vec::new(),
+                dir: self.folder.path().to_owned(),
+                write: false,
+                output_bytes_max: 1024 * 1024,
+                on_line: Box::new(|_, _| {}),
+            }
+        }
+
+        async fn run(&self, start: Start) -> Ended {
+            let mut handle = self.commands.start(None, start).await.unwrap();
+            handle.ended().await.unwrap()
+        }
+
+        /// One that says its group's number, and then does what it is told.
+        async fn begun(&self, step: Option<StepId>, shell: &str) -> (Handle, Pid) {
+            let start = self.command(&format!("echo $$; {shell}"));
+            let (start, mut lines) = listened(start);
+            let handle = self.commands.start(step, start).await.unwrap();
+            let (_, group) = lines.recv().await.unwrap();
+            (handle, pid(&group))
+        }
+
+        fn notes(&self) -> PathBuf {
+            self.folder.path().join(format!("{OWNER}.groups"))
+        }
+    }
+
+    fn listened(start: Start) -> (Start, UnboundedReceiver<(Stream, String)>) {
+        let (sender, lines) = unbounded_channel();
+        let on_line: OnLine = Box::new(move |stream, line| {
+            let told = sender.send((stream, line.to_owned()));
+            told.unwrap_or(());
+        });
+        (Start { on_line, ..start }, lines)
+    }
+
+    fn pid(text: &str) -> Pid {
+        Pid::from_raw(text.trim().parse().unwrap()).unwrap()
+    }
+
+    fn text(ended: &Ended) -> &str {
+        std::str::from_utf8(&ended.stdout).unwrap()
+    }
+
+    #[test]
+    fn what_follows_the_go_is_the_commands_own_input_in_every_shell() {
+        let input: Vec<u8> = (0..500_000)
+            .flat_map(|n| format!("{n}\n").into_bytes())
+            .collect();
+        for shell in ["/bin/sh", "/bin/dash", "/bin/bash"] {
+            if !std::path::Path::new(shell).exists() {
+                continue;
+            }
+            let mut child = std::process::Command::new(shell)
+                .args(["-c", WAIT_FOR_GO, shell, "cat"])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut stdin = child.stdin.take().unwrap();
+            let given = input.clone();
+            let feeding = std::thread::spawn(move || {
+                stdin.write_all(b"\n").unwrap();
+                stdin.write_all(&given).unwrap();
+            });
+            let mut printed = Vec::new();
+            child
+                .stdout
+                .take()
+                .unwrap()
+                .read_to_end(&mut printed)
+                .unwrap();
+            feeding.join().unwrap();
+            assert!(
+                printed == input,
+                "{shell}: the input was not passed on whole"
+            );
+            assert!(child.wait().unwrap().success());
+        }
+    }
+
+    #[test]
+    fn without_a_go_the_command_does_not_run() {
+        let output = std::process::Command::new(SHELL)
+            .args(["-c", WAIT_FOR_GO, SHELL, "echo it ran"])
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(125));
+        assert!(output.stdout.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_command_gets_its_input_environment_and_folder() {
+        let world = World::new();
+        let input = vec![b'x'; 900_000];
+        let start = Start {
+            input: input.clone(),
+            ..world.command("cat")
+        };
+        let ended = world.run(start).await;
+        assert_eq!(ended.how, How::Exited(0));
+        assert!(ended.stdout == input);
+
+        let start = Start {
+            env: vec![("NAME".to_owned(), "a \"b\" $(c)".to_owned())],
+            ..world.command("echo \"$NAME\"; pwd; cat")
+        };
+        let ended = world.run(start).await;
+        let folder = world.folder.path().canonicalize().unwrap();
+        assert_eq!(
+            text(&ended),
+            format!("a \"b\" $(c)\n{}\n", folder.display())
+        );
+    }
+
+    #[tokio::test]
+    async fn a_command_may_ignore_its_input_and_close_its_output() {
+        let world = World::new();
+        let input = vec![b'x'; 4_000_000];
+        let start = Start {
+            input: input.clone(),
+            ..world.command("echo no thanks; exit 3")
+        };
+        let ended = world.run(start).await;
+        assert_eq!((ended.how, text(&ended)), (How::Exited(3), "no thanks\n"));
+
+        let start = Start {
+            input: input.clone(),
+            ..world.command("exec >&- 2>&-; cat > kept")
+        };
+        assert_eq!(world.run(start).await.how, How::Exited(0));
+        assert!(std::fs::read(world.folder.path().join("kept")).unwrap() == input);
+    }
+
+    #[tokio::test]
+    async fn the_group_is_noted_before_the_command_runs_and_until_it_ended() {
+        let world = World::new();
+        let shell = format!("cat {OWNER}.groups; echo $$; cut -d' ' -f5,22 /proc/$$/stat");
+        let ended = world.run(world.command(&shell)).await;
+        let lines: Vec<&str> = text(&ended).lines().collect();
+        let [noted, own, group_and_start] = lines[..] else {
+            panic!("{lines:?}");
+        };
+        let words: Vec<&str> = noted.split(' ').collect();
+        assert_eq!(words[0], world.commands.run.to_string());
+        assert_eq!(words[1], own);
+        assert_eq!(words[1..3].join(" "), group_and_start);
+        assert!(!world.notes().exists(), "nothing runs any more");
+    }
+
+    #[tokio::test]
+    async fn a_command_that_cannot_be_noted_does_not_run() {
+        let world = World::new();
+        std::fs::create_dir(world.notes()).unwrap();
+        let mut handle = world
+            .commands
+            .start(None, world.command("touch ran"))
+            .await
+            .unwrap();
+        assert!(matches!(handle.ended().await, Err(Trouble::Note(_))));
+        assert!(!world.folder.path().join("ran").exists());
+    }
+
+    #[tokio::test]
+    async fn ends_are_told_apart() {
+        let world = World::new();
+        assert_eq!(world.run(world.command("true")).await.how, How::Exited(0));
+        assert_eq!(world.run(world.command("exit 9")).await.how, How::Exited(9));
+        let ended = world.run(world.command("kill -KILL $$")).await;
+        assert_eq!(ended.how, How::Signalled(9));
+        let ended = world.run(world.command("no-such-program")).await;
+        assert_eq!(ended.how, How::Exited(127));
+        assert!(ended.stderr.contains("no-such-program"), "{}", ended.stderr);
+
+        let start = Start {
+            dir: "/no/such/folder".into(),
+            ..world.command("true")
+        };
+        let mut handle = world.commands.start(None, start).await.unwrap();
+        let error = handle.ended().await.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the working folder /no/such/folder does not exist"
+        );
+        let start = world.command(&"x".repeat(300_000));
+        let mut handle = world.commands.start(None, start).await.unwrap();
+        assert!(matches!(handle.ended().await, Err(Trouble::TooLong)));
+    }
+
+    #[tokio::test]
+    async fn lines_are_told_while_the_command_runs() {
+        let world = World::new();
+        let shell = "echo one; echo two >&2; cat fifo; printf last";
+        let made = std::process::Command::new("mkfifo")
+            .arg(world.folder.path().join("fifo"))
+            .status();
+        assert!(made.unwrap().success());
+        let (start, mut lines) = listened(world.command(shell));
+        let mut handle = world.commands.start(None, start).await.unwrap();
+        let mut first = [lines.recv().await.unwrap(), lines.recv().await.unwrap()];
+        first.sort_by_key(|(_, line)| line.clone());
+        assert_eq!(first[0], (Stream::Stdout, "one".to_owned()));
+        assert_eq!(first[1], (Stream::Stderr, "two".to_owned()));
+        // It runs until someone writes here.
+        std::fs::write(world.folder.path().join("fifo"), "three\n").unwrap();
+        assert_eq!(lines.recv().await.unwrap().1, "three");
+        assert_eq!(lines.recv().await.unwrap().1, "last");
+        assert_eq!(text(&handle.ended().await.unwrap()), "one\nthree\nlast");
+    }
+
+    #[tokio::test]
+    async fn what_a_command_leaves_in_its_group_does_not_outlive_it() {
+        let world = World::new();
+        // One holds the output open, one does not.
+        for redirected in ["", ">/dev/null 2>&1 </dev/null"] {
+            let shell = format!("sleep 1000 {redirected} & echo $!");
+            let ended = world.run(world.command(&shell)).await;
+            assert_eq!(ended.how, How::Exited(0));
+            let left = pid(text(&ended));
+            assert!(!process::runs(left), "{left:?} is still there");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_dropped_handle_stops_the_whole_group_whatever_it_does_about_it() {
+        let world = World::new();
+        for shell in [
+            "sleep 1000 & sleep 1000",
+            "trap '' TERM; sleep 1000 & while :; do sleep 0.05; done",
+            "kill -STOP $$",
+            "trap '' TERM; kill -STOP 0; sleep 1000",
+            "yes",
+            "yes >&2",
+        ] {
+            let (handle, group) = world.begun(None, shell).await;
+            assert!(process::is_running(group));
+            drop(handle);
+            // Not the first to be waited for: the place is taken until the end.
+            let mut at_work = world.commands.at_work.subscribe();
+            at_work.wait_for(|it| it.running.is_empty()).await.unwrap();
+            assert!(!process::is_running(group), "{shell}");
+            assert!(!world.notes().exists());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stopped_command_may_clean_up_and_is_awaited() {
+        let world = World::new();
+        let shell =
+            "trap 'echo cleaned > cleaned; exit 0' TERM; echo ready; while :; do sleep 0.02; done";
+        let (start, mut lines) = listened(world.command(shell));
+        let mut handle = world.commands.start(None, start).await.unwrap();
+        lines.recv().await.unwrap();
+        handle.stop();
+        assert_eq!(handle.ended().await.unwrap().how, How::Stopped);
+        let cleaned = std::fs::read_to_string(world.folder.path().join("cleaned"));
+        assert_eq!(cleaned.unwrap(), "cleaned\n");
+    }
+
+    #[tokio::test]
+    async fn a_step_begins_again_only_when_its_last_command_is_gone() {
+        let world = World::new();
+        let step = Some(StepId::from_parts(["step"]).unwrap());
+        let ignores = "trap '' TERM; while :; do sleep 0.05; done";
+        let (handle, first) = world.begun(step.clone(), ignores).await;
+        drop(handle);
+        let (_handle, second) = world.begun(step, "sleep 1000").await;
+        assert!(!process::is_running(first));
+        assert!(process::is_running(second));
+        world.commands.all_stopped().await;
+        assert!(!process::is_running(second));
+        let refused = world.commands.start(None, world.command("true")).await;
+        assert!(matches!(refused, Err(Trouble::Closed)));
+    }
+
+    #[test]
+    fn a_runtime_that_shuts_down_takes_its_commands_along() {
+        let world = World::new();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let (_handle, group) = runtime.block_on(world.begun(None, "trap '' TERM; sleep 1000"));
+        drop(runtime);
+        // Killed, but nobody waited for it.
+        let deadline = SystemEnv.monotonic() + Duration::from_secs(20);
+        while process::is_running(group) {
+            assert!(SystemEnv.monotonic() < deadline, "{group:?} is still there");
+            std::thread::yield_now();
+        }
+    }
+
+    #[tokio::test]
+    async fn too_much_output_stops_a_command_but_not_a_write() {
+        let world = World::new();
+        let ended = world.run(world.command("yes; touch went_on")).await;
+        assert_eq!(ended.how, How::Stopped);
+        assert!(ended.too_large && ended.stdout.is_empty());
+        assert!(!world.folder.path().join("went_on").exists());
+
+        let before = peak_kib();
+        let start = Start {
+            write: true,
+            ..world.command(
+                "head -c 1073741824 /dev/zero; head -c 10485760 /dev/zero >&2; touch went_on",
+            )
+        };
+        let ended = world.run(start).await;
+        assert_eq!(ended.how, How::Exited(0));
+        assert!(ended.too_large && ended.stdout.is_empty());
+        assert!(world.folder.path().join("went_on").exists());
+        let grown = peak_kib() - before;
+        assert!(grown < 256 * 1024, "{grown} KiB more for 1 GiB of output");
+    }
+
+    fn peak_kib() -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let words = line.unwrap().split_whitespace().next();
+        words.unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn the_end_of_stderr_is_kept_from_a_whole_character_on() {
+        let mut tail = Tail::default();
+        tail.take(b"short");
+        assert_eq!(tail.text(), "short");
+        for _ in 0..1000 {
+            tail.take("lang: äöü ".as_bytes());
+        }
+        assert_eq!(tail.bytes.len(), TAIL_BYTES);
+        let long = "ü".repeat(TAIL_BYTES) + "x";
+        tail.take(long.as_bytes());
+        assert_eq!(tail.text(), "ü".repeat(TAIL_BYTES / 2 - 1) + "x");
+    }
+
+    #[test]
+    fn lines_are_whole_and_bounded() {
+        let mut told = Vec::new();
+        let mut lines = Lines::default();
+        let long = "y".repeat(LINE_BYTES * 2 + 5);
+        for chunk in ["a", "b\n\nc", "\n", &long, "\nend"] {
+            lines.take(chunk.as_bytes(), |line| told.push(line.to_owned()));
+        }
+        lines.end(|line| told.push(line.to_owned()));
+        let full = "y".repeat(LINE_BYTES);
+        assert_eq!(told, ["ab", "", "c", &full, &full, "yyyyy", "end"]);
+    }
+}

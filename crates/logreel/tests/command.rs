@@ -1,0 +1,172 @@
+//! A worker that is killed leaves its command running; whoever takes the run over stops it first.
+#![allow(
+    clippy::unwrap_used,
+    missing_docs,
+    reason = "a test's name is its documentation, and what it did not expect is a failure"
+)]
+
+mod process;
+
+use std::path::{Path, PathBuf};
+
+use logreel::*;
+use process::{Child, again, role, say};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process_group};
+
+/// As [`process::runtime`], with what processes need.
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Runtime::new().unwrap()
+}
+
+/// Whether anything of the group runs. What was killed belongs to nobody here, so that a zombie may
+/// stay where nobody collects them.
+fn runs(group: Pid) -> bool {
+    if test_kill_process_group(group).is_err() {
+        return false;
+    }
+    std::fs::read_dir("/proc").unwrap().flatten().any(|entry| {
+        let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        let fields: Vec<&str> = after_name.split_whitespace().collect();
+        fields.len() > 2 && fields[2] == group.as_raw_pid().to_string() && fields[0] != "Z"
+    })
+}
+
+/// The first driver's command never ends by itself and does not listen to TERM; its group also has a
+/// member that holds nothing of it. The next driver says whether any of that runs when its function is
+/// called, and runs a command that ends.
+fn task(engine: &Engine, folder: &Path) -> Task<(), String> {
+    let folder = folder.to_owned();
+    engine.task("commanding", move |ctx: Ctx, (): ()| {
+        let folder = folder.clone();
+        async move {
+            if let Some(group) = group_of(&folder) {
+                say(&format!("running {}", runs(group)));
+            }
+            let shell = "if [ -e group ]; then echo done; exit; fi; trap '' TERM; \
+                         sleep 1000 >/dev/null 2>&1 & \
+                         echo $$ > group.new; mv group.new group; \
+                         while :; do sleep 0.05; done";
+            let work = || testing::command(&ctx, shell, &folder, false);
+            let value = ctx.step("it").run(work).await?;
+            Ok(value.to_string())
+        }
+    })
+}
+
+fn group_of(folder: &Path) -> Option<Pid> {
+    let text = std::fs::read_to_string(folder.join("group")).ok()?;
+    Pid::from_raw(text.trim().parse().unwrap())
+}
+
+fn notes(folder: &Path) -> Vec<PathBuf> {
+    let files = std::fs::read_dir(folder.join("runs.db.owners")).unwrap();
+    let paths = files.flatten().map(|file| file.path());
+    paths
+        .filter(|path| path.to_string_lossy().ends_with(".groups"))
+        .collect()
+}
+
+async fn drive(folder: &Path, lease: std::time::Duration) {
+    let engine = Engine::builder()
+        .sqlite(folder.join("runs.db"))
+        .lease(lease)
+        .build()
+        .await
+        .unwrap();
+    let run = task(&engine, folder).start(&()).key("one").await.unwrap();
+    say("driving");
+    let outcome = run.wait().await.unwrap();
+    say(&format!("{outcome:?}"));
+    engine.close().await.unwrap();
+}
+
+/// Waits until the command has said its group; nothing else tells this process.
+fn until_group(folder: &Path) -> Pid {
+    loop {
+        if let Some(group) = group_of(folder) {
+            return group;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// Stops a worker, though not while it holds the store's write lock: nobody could take anything over.
+fn freeze(worker: Pid, folder: &Path) {
+    let store = rusqlite::Connection::open(folder.join("runs.db")).unwrap();
+    store.busy_timeout(std::time::Duration::ZERO).unwrap();
+    loop {
+        kill_process(worker, Signal::STOP).unwrap();
+        if store.execute_batch("BEGIN IMMEDIATE; ROLLBACK").is_ok() {
+            return;
+        }
+        kill_process(worker, Signal::CONT).unwrap();
+        std::thread::yield_now();
+    }
+}
+
+const LEASE: std::time::Duration = std::time::Duration::from_secs(10);
+
+#[test]
+fn a_killed_workers_command_is_stopped_before_the_run_goes_on() {
+    const NAME: &str = "a_killed_workers_command_is_stopped_before_the_run_goes_on";
+    if let Some((_, folder)) = role() {
+        return runtime().block_on(drive(&folder, LEASE));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let mut first = Child::spawn(&mut again(&[], NAME, "first", folder));
+    assert_eq!(first.next().as_deref(), Some("driving"));
+    let group = until_group(folder);
+    first.kill();
+    assert!(
+        runs(group),
+        "SIGKILL of a worker does not reach its commands"
+    );
+    assert_eq!(notes(folder).len(), 1);
+
+    let said = Child::spawn(&mut again(&[], NAME, "second", folder)).finish();
+    assert!(said.contains(&"running false".to_owned()), "{said:?}");
+    assert!(
+        said.contains(&r#"Completed("\"done\"")"#.to_owned()),
+        "{said:?}"
+    );
+    assert!(!runs(group));
+    assert!(
+        notes(folder).is_empty(),
+        "the dead owner's file is gone with its groups"
+    );
+}
+
+#[test]
+fn a_frozen_workers_command_is_stopped_by_whoever_took_the_lease() {
+    const NAME: &str = "a_frozen_workers_command_is_stopped_by_whoever_took_the_lease";
+    let lease = std::time::Duration::from_secs(1);
+    if let Some((_, folder)) = role() {
+        return runtime().block_on(drive(&folder, lease));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let mut first = Child::spawn(&mut again(&[], NAME, "first", folder));
+    assert_eq!(first.next().as_deref(), Some("driving"));
+    let group = until_group(folder);
+    let frozen = Pid::from_raw(first.id()).unwrap();
+    freeze(frozen, folder);
+
+    let said = Child::spawn(&mut again(&[], NAME, "second", folder)).finish();
+    assert!(said.contains(&"running false".to_owned()), "{said:?}");
+    assert!(
+        said.contains(&r#"Completed("\"done\"")"#.to_owned()),
+        "{said:?}"
+    );
+    assert!(!runs(group));
+
+    // Thawed, it finds that it lost the run, sees how that ended, and leaves nothing.
+    kill_process(frozen, Signal::CONT).unwrap();
+    let said = first.finish();
+    assert!(
+        said.contains(&r#"Completed("\"done\"")"#.to_owned()),
+        "{said:?}"
+    );
+    assert!(notes(folder).is_empty());
+}
