@@ -151,11 +151,13 @@ impl<'a> Checker<'a> {
 
     fn top_level(&mut self) {
         let spec = self.spec;
-        if spec.name.trim().is_empty() {
+        let is_readable = |key| !self.places.unreadable.contains(key);
+        let (name_read, steps_read) = (is_readable("name"), is_readable("step"));
+        if spec.name.trim().is_empty() && name_read {
             self.problem(None, "name", "expected a name");
         }
         self.no_template(None, "name", &spec.name);
-        if spec.steps.is_empty() {
+        if spec.steps.is_empty() && steps_read {
             self.problem(None, "step", "expected at least one step");
         }
         if let Some(limit) = &spec.limit {

@@ -85,6 +85,8 @@ pub(super) struct Places {
     pub lines: HashMap<String, usize>,
     /// Steps that could not be read whole; what follows from the missing part is not told again.
     pub broken: HashSet<usize>,
+    /// Top-level keys that are there and could not be read.
+    pub unreadable: HashSet<&'static str>,
     pub children: HashMap<usize, Places>,
 }
 

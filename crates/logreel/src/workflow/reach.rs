@@ -134,6 +134,11 @@ mod tests {
             }
         }
 
+    }
+
+    proptest! {
+        // Each case asks for every pair.
+        #![proptest_config(ProptestConfig::with_cases(16))]
         #[test]
         fn behind_is_what_a_walk_finds(edges in proptest::collection::vec((1..150_usize, 0..150_usize), 0..300)) {
             let mut needs = vec![Vec::new(); 150];
