@@ -1,6 +1,5 @@
 //! Workflows written in Rust: the same spec, checked the same way.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -336,24 +335,7 @@ impl Step {
 
     fn of(id: impl Into<String>, does: Does) -> Self {
         Self {
-            spec: StepSpec {
-                id: id.into(),
-                needs: Vec::new(),
-                when: None,
-                input: None,
-                env: BTreeMap::new(),
-                env_from: Vec::new(),
-                dir: None,
-                effect: None,
-                retry: None,
-                timeout: None,
-                on_error: OnError::default(),
-                output_schema: None,
-                map: None,
-                map_key: None,
-                concurrency: None,
-                does,
-            },
+            spec: StepSpec::new(id, does),
             misplaced: Vec::new(),
         }
     }

@@ -8,7 +8,7 @@ use logreel_core::{Digest, meaning};
 use serde_json::Value;
 
 use super::check::{self, Checked};
-use super::problem::{Places, Problem, Problems};
+use super::problem::{Places, Problems};
 use super::scan;
 use super::schema::Schema;
 use super::spec::{Does, StepSpec, WorkflowSpec};
@@ -24,6 +24,9 @@ struct Graph {
     index: HashMap<String, usize>,
     checked: Checked,
 }
+
+/// How deep a stored spec may be: readers of JSON stop at 128.
+const DEPTH_MAX: usize = 100;
 
 /// What an interruption of a step means, and whether its spec says so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +48,10 @@ impl Workflow {
         let checked = check::check(&spec, places)?;
         let refuse = |error: serde_json::Error| places.problem(None, "", error.to_string());
         let json = serde_json::to_value(&spec).map_err(refuse)?;
+        if is_deeper_than(DEPTH_MAX, &json) {
+            let message = format!("nested deeper than {DEPTH_MAX}; JSON readers would refuse it");
+            return Err(places.problem(None, "", message).into());
+        }
         let canonical = meaning::canonical(&json).map_err(refuse)?;
         let index = spec.steps.iter().enumerate();
         let index = index.map(|(at, step)| (step.id.clone(), at)).collect();
@@ -194,8 +201,11 @@ impl std::fmt::Debug for Workflow {
     }
 }
 
-impl From<Vec<Problem>> for Problems {
-    fn from(problems: Vec<Problem>) -> Self {
-        Self(problems)
+fn is_deeper_than(depth: usize, value: &Value) -> bool {
+    let deeper = |value| depth == 0 || is_deeper_than(depth - 1, value);
+    match value {
+        Value::Array(items) => items.iter().any(deeper),
+        Value::Object(fields) => fields.values().any(deeper),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
     }
 }

@@ -370,7 +370,7 @@ mod tests {
             (Format::Toml, "a = 1\nb = [1,\n"),
             (Format::Toml, "a = 1\na = 2\n"),
             (Format::Toml, "a = nan\n"),
-            (Format::Toml, "é = 99999999999999999999999\n"),
+            (Format::Toml, "'é' = 99999999999999999999999\n"),
             (Format::Json, "{\"a\": 1,\n  \"b\": }"),
             (Format::Json, "{\"é\": 1, \"b\": 1,\n  \"b\": 2}"),
             (Format::Json, "{\"a\": {\"b\": 1e999}}"),

@@ -61,8 +61,8 @@ impl Workflow {
     }
 }
 
-/// Workflows inside workflows; a stored spec must stay within what JSON readers accept.
-const DEPTH_MAX: usize = 16;
+/// Workflows inside workflows: as many as fit what the graph accepts.
+const DEPTH_MAX: usize = 32;
 
 /// The files that are being read, each named by the one before it.
 #[derive(Default)]
@@ -223,6 +223,9 @@ struct Reader<'a, 'f> {
 
 impl Reader<'_, '_> {
     fn workflow(&mut self, node: &Node) -> WorkflowSpec {
+        if !matches!(node.is, Is::Table(_)) {
+            self.places.unreadable.extend(["name", "step"]);
+        }
         let mut keys = self.table(None, "", node);
         let before = self.problems.len();
         let name = self.text(&mut keys, "name").unwrap_or_default();
@@ -293,11 +296,17 @@ impl Reader<'_, '_> {
     }
 
     fn step(&mut self, at: usize, node: &Node) -> StepSpec {
-        let before = self.problems.len();
-        let id = match &node.is {
-            Is::Table(fields) => fields.iter().find(|field| field.name == "id"),
-            _ => None,
+        let unread = Does::Task {
+            task: String::new(),
         };
+        let before = self.problems.len();
+        let Is::Table(fields) = &node.is else {
+            self.places.broken.insert(at);
+            let message = format!("expected a table, got {}", node.kind());
+            self.problem(Some((at, "")), "", message);
+            return StepSpec::new("", unread);
+        };
+        let id = fields.iter().find(|field| field.name == "id");
         let id = match id.map(|field| &field.node.is) {
             Some(Is::Text(id)) => id.as_str(),
             _ => "",
@@ -327,9 +336,7 @@ impl Reader<'_, '_> {
             map: keys.take("map").map(Node::to_json),
             map_key: self.text(&mut keys, "map_key"),
             concurrency: self.whole(&mut keys, "concurrency"),
-            does: self.does(&mut keys).unwrap_or_else(|| Does::Task {
-                task: String::new(),
-            }),
+            does: self.does(&mut keys).unwrap_or(unread),
         };
         self.no_others(keys);
         if self.problems.len() > before {
