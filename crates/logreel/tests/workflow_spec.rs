@@ -7,6 +7,7 @@ use std::time::Duration;
 use logreel::workflow::{
     Agents, BudgetSpec, Does, Effect, Format, Limit, OnDeny, OnError, OnTimeout, Problem, Problems,
     RetrySpec, RunSpec, Step, StepSpec, WaitSpec, Workflow, WorkflowSpec,
+    template::{self, Scope},
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -740,7 +741,7 @@ fn spec(depth: u32) -> BoxedStrategy<WorkflowSpec> {
     (steps(depth), budget, any::<(bool, bool)>())
         .prop_map(|(steps, budget, (has_output, has_limit))| WorkflowSpec {
             name: "generated".to_owned(),
-            input_schema: has_limit.then(|| json!(true)),
+            input_schema: has_limit.then_some(Value::Bool(true)),
             output: has_output
                 .then(|| json!({"last": format!("{{{{ steps['{}'] }}}}", steps[0].id)})),
             budget,
@@ -766,14 +767,25 @@ proptest! {
         let parsed = Workflow::parse(&text, Format::Json, "stored.json").unwrap();
         prop_assert_eq!(parsed.spec(), &spec);
     }
+}
 
+proptest! {
     #[test]
-    fn no_text_panics(text in "[ -~\n]{0,60}", template in "[{}%#a-c .'\"|=\\[\\]-]{0,30}") {
+    fn no_text_panics(text in "[ -~\né]{0,60}", template in "[{}%#$a-c0é .'\"|=\\[\\]-]{0,30}") {
         for format in [Format::Toml, Format::Json] {
             drop(Workflow::parse(&text, format, "f"));
         }
-        let step = Step::run("a", "true").input(template.clone()).env("A", template);
-        drop(Workflow::builder("w").step(step).build());
+        for template in [template.clone(), format!("{{{{{template}}}}}")] {
+            let step = Step::run("a", "true").input(template.clone()).env("A", template.clone());
+            let built = Workflow::builder("w").step(step).build();
+            let scope = Scope::new("run", &json!({"a": 1}));
+            let rendered = template::render("input", &json!(template), &scope);
+            drop(template::render_env("env.A", &template, &scope, &BTreeMap::new()));
+            // What is accepted can still miss a value, but it can be read.
+            if let (Ok(_), Err(error)) = (built, rendered) {
+                prop_assert!(!error.message.starts_with("syntax error"), "{template}: {error}");
+            }
+        }
     }
 }
 

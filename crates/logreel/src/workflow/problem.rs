@@ -135,7 +135,9 @@ pub(super) fn path(step: InStep<'_>, key: &str) -> String {
 pub(super) fn shown(step: InStep<'_>, key: &str) -> String {
     let step = match step {
         None => return key.to_owned(),
-        Some((index, "")) => format!("step[{index}]"),
+        Some((index, id)) if id.is_empty() || id.chars().any(char::is_control) => {
+            format!("step[{index}]")
+        }
         Some((_, id)) => format!("step.{id}"),
     };
     if key.is_empty() {

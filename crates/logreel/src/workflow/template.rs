@@ -122,6 +122,11 @@ pub fn render_env(
             return Err(refuse(&template[range], format!("{name} is not set")));
         }
         rewritten.push_str(&template[at..range.start]);
+        // A brace right before a tag would become part of it.
+        if rewritten.ends_with('{') {
+            rewritten.pop();
+            rewritten.push_str("{{ '{' }}");
+        }
         rewritten.push_str(&format!("{{{{ {VARIABLES}.{name} }}}}"));
         at = range.end;
     }
@@ -472,6 +477,7 @@ mod tests {
         let env = |template| render_env("env.A", template, &scope, &variables);
         assert_eq!(env("Bearer ${TOKEN}").unwrap(), "Bearer s3cret {{ y }}");
         assert_eq!(env("{{ input }}").unwrap(), "${TOKEN} {{ x }}");
+        assert_eq!(env("{${TOKEN}}").unwrap(), "{s3cret {{ y }}}");
         assert_eq!(env("${TOKEN}").unwrap(), "s3cret {{ y }}");
         assert_eq!(
             env("{{ input }}-${TOKEN}").unwrap(),
