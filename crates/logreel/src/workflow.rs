@@ -3,6 +3,7 @@
 mod build;
 mod check;
 mod graph;
+mod keys;
 mod node;
 mod problem;
 mod reach;
