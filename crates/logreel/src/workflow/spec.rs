@@ -124,6 +124,30 @@ pub struct StepSpec {
     pub does: Does,
 }
 
+impl StepSpec {
+    /// A step that says nothing but what it does.
+    pub fn new(id: impl Into<String>, does: Does) -> Self {
+        Self {
+            id: id.into(),
+            needs: Vec::new(),
+            when: None,
+            input: None,
+            env: BTreeMap::new(),
+            env_from: Vec::new(),
+            dir: None,
+            effect: None,
+            retry: None,
+            timeout: None,
+            on_error: OnError::default(),
+            output_schema: None,
+            map: None,
+            map_key: None,
+            concurrency: None,
+            does,
+        }
+    }
+}
+
 /// What a step does.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
