@@ -4,15 +4,19 @@
 //! disk: a fault loses a write or its answer, a crash ends the wrapper while the store lives on.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::pin::Pin;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll};
 
 use async_trait::async_trait;
 use logreel_core::{AppendId, Blob, Digest, Epoch, Outside, RunId, RunKey, Seq, Session};
+use tokio::runtime::Runtime;
 
 use crate::{
     Append, AppendError, Appended, ClaimOutcome, Claimable, Commanded, CreateError, Created,
-    Cursor, Doorbell, Entry, Error, EventPage, Filter, NewRun, Owner, OwnerId, RunPage, RunStore,
-    SessionInfo, Stats,
+    Cursor, Doorbell, Entry, Error, EventPage, Filter, Lapsed, NewRun, Owner, OwnerId, RunPage,
+    RunStore, SessionInfo, Stats,
 };
 
 /// What happens to the chosen write.
@@ -130,18 +134,34 @@ fn alive(plan: &Plan) -> Result<(), Error> {
 pub struct FaultyStore {
     inner: Arc<dyn RunStore>,
     faults: Faults,
+    still: bool,
 }
 
 impl FaultyStore {
     /// Wraps a store.
     pub fn new(inner: Arc<dyn RunStore>, faults: Faults) -> Self {
-        Self { inner, faults }
+        Self {
+            inner,
+            faults,
+            still: false,
+        }
+    }
+
+    /// No virtual time passes while the store works. A paused runtime lets its clock jump when all
+    /// its tasks wait, and to it a store that works on a thread of its own looks like that.
+    #[must_use]
+    pub fn still(self) -> Self {
+        Self {
+            still: true,
+            ..self
+        }
     }
 
     async fn write<T, E: From<Error>>(
         &self,
         write: impl Future<Output = Result<T, E>> + Send,
     ) -> Result<T, E> {
+        let write = Inline::new(write, self.still);
         match self.faults.next_write()? {
             None => {
                 let answer = write.await;
@@ -171,10 +191,56 @@ impl FaultyStore {
         read: impl Future<Output = Result<T, Error>> + Send,
     ) -> Result<T, Error> {
         self.faults.check()?;
-        let answer = read.await;
+        let answer = Inline::new(read, self.still).await;
         self.faults.check()?;
         answer
     }
+}
+
+/// A store's call that is polled as if on a runtime with several threads, when asked for: the store
+/// then works on the thread that calls it instead of on one of its own.
+struct Inline<'a, T> {
+    call: Pin<Box<dyn Future<Output = T> + Send + 'a>>,
+    /// Blocks the clock as well, for a call that had to wait for another thread after all.
+    still: Option<(&'static Runtime, Sender<()>)>,
+}
+
+impl<'a, T> Inline<'a, T> {
+    fn new(call: impl Future<Output = T> + Send + 'a, still: bool) -> Self {
+        Self {
+            call: Box::pin(call),
+            still: still.then(|| (busy_runtime(), stop_the_clock())),
+        }
+    }
+}
+
+impl<T> Future for Inline<'_, T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let _entered = self.still.as_ref().map(|(runtime, _)| runtime.enter());
+        self.call.as_mut().poll(context)
+    }
+}
+
+/// A runtime on which a task may block, since others go on meanwhile. Nothing is spawned on it.
+fn busy_runtime() -> &'static Runtime {
+    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+    RUNTIME.get_or_init(|| {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        runtime.worker_threads(2).build().expect("a runtime")
+    })
+}
+
+/// A paused clock does not jump while a blocking task runs: this one does until the sender is gone.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "no work is done there: that it runs is what stops the clock"
+)]
+fn stop_the_clock() -> Sender<()> {
+    let (end, ended) = channel::<()>();
+    tokio::task::spawn_blocking(move || ended.recv().is_err());
+    end
 }
 
 fn ambiguous() -> Error {
@@ -255,6 +321,10 @@ impl RunStore for FaultyStore {
 
     async fn claim(&self, run: &RunId, owner: OwnerId) -> Result<ClaimOutcome, Error> {
         self.write(self.inner.claim(run, owner)).await
+    }
+
+    async fn lapsed(&self, run: &RunId) -> Result<Vec<Lapsed>, Error> {
+        self.pass(self.inner.lapsed(run)).await
     }
 
     async fn release(&self, run: &RunId, epoch: Epoch) -> Result<Entry, Error> {

@@ -23,7 +23,7 @@ use crate::doorbell::Doorbells;
 use crate::tip::{PAYLOAD_MAX_BYTES, Prepared, Tip, prepare};
 use crate::{
     Append, AppendError, Appended, ClaimOutcome, Claimable, Commanded, CreateError, Created,
-    Cursor, Doorbell, Driver, Entry, Env, Error, EventPage, Filter, NewRun, Owner, OwnerId,
+    Cursor, Doorbell, Driver, Entry, Env, Error, EventPage, Filter, Lapsed, NewRun, Owner, OwnerId,
     RunPage, RunStore, SessionInfo, Stats, SystemEnv,
 };
 
@@ -282,6 +282,7 @@ impl RunStore for MemoryStore {
             receipts: HashMap::new(),
             epoch,
             lease,
+            lapsed: Vec::new(),
         };
         state.runs.insert(state.last_place, created);
         state.keep_blobs(run, blobs, &[]);
@@ -500,7 +501,11 @@ impl RunStore for MemoryStore {
             return Ok(ClaimOutcome::Driven(self.entry_of(state, it)));
         }
         let reason = self.claim_reason(state, it);
+        // Rule 24: silence is no proof of death; only an owner that left is known dead.
+        let lapsed = it.lease.filter(|(holder, _)| !state.has_left(*holder));
         let it = state.run_mut(run)?;
+        let epoch = it.epoch;
+        it.lapsed.extend(lapsed.map(|(holder, _)| (epoch, holder)));
         // Whatever follows, the dead holder's lease is over (rules 14, 15 and 18).
         it.lease = None;
         let mut claimed = false;
@@ -525,6 +530,23 @@ impl RunStore for MemoryStore {
         } else {
             ClaimOutcome::NotReady(entry)
         })
+    }
+
+    async fn lapsed(&self, run: &RunId) -> Result<Vec<Lapsed>, Error> {
+        let state = self.lock();
+        let it = state.run(run)?;
+        if it.tip.row.status().is_terminal() {
+            return Ok(Vec::new());
+        }
+        let silent = it.lapsed.iter().filter(|(_, id)| !state.has_left(*id));
+        let lapsed = silent.filter_map(|(epoch, id)| {
+            let owner = state.owners.get(id)?.owner.clone();
+            Some(Lapsed {
+                epoch: *epoch,
+                owner,
+            })
+        });
+        Ok(lapsed.collect())
     }
 
     async fn release(&self, run: &RunId, epoch: Epoch) -> Result<Entry, Error> {

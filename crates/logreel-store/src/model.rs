@@ -126,6 +126,16 @@ pub struct Driver {
     pub alive: bool,
 }
 
+/// An earlier driver that fell silent: its lease ran out and was taken, but nobody knows that it is
+/// dead. It may be frozen or cut off, and about to go on with what it had begun.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lapsed {
+    /// What it drove under.
+    pub epoch: Epoch,
+    /// The process.
+    pub owner: Owner,
+}
+
 /// A process that drives runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use logreel_core::event::{Relation, Resolution};
 use logreel_core::{AppendId, Blob, Json, Outside, Payload, Rejected, RunId, Status, WaitId};
-use logreel_store::{ClaimOutcome, Commanded, Entry, Filter};
+use logreel_store::{ClaimOutcome, Commanded, Entry, Filter, Owner};
 use tokio::sync::oneshot;
 
 use crate::Error;
@@ -40,6 +40,16 @@ pub enum ResumeOutcome {
     Driving(RunHandle<Json>),
     /// It had completed; there is nothing to do.
     Completed(RunHandle<Json>),
+}
+
+/// The answer to a resolve.
+#[derive(Debug, Clone)]
+pub struct Resolved {
+    /// The run as it is now.
+    pub entry: Entry,
+    /// Earlier drivers that lost the run by silence and are not known to be dead. After a
+    /// [`Resolution::Retry`] warn of them: one that was only frozen may still make the write.
+    pub not_known_dead: Vec<Owner>,
 }
 
 /// How long a driver may take to stop its work and give the lease back.
@@ -133,17 +143,19 @@ impl Engine {
         call: impl Into<String>,
         resolution: Resolution,
         by: impl Into<String>,
-    ) -> Result<Entry, Error> {
+    ) -> Result<Resolved, Error> {
+        let lapsed = self.0.store.lapsed(run).await?;
         let command = Outside::Resolve {
             call: call.into(),
             resolution,
             by: by.into(),
         };
         let id = self.0.draw_append_id();
-        self.0
-            .command(run, id, command, Vec::new())
-            .await
-            .map(|done| done.entry)
+        let done = self.0.command(run, id, command, Vec::new()).await?;
+        Ok(Resolved {
+            entry: done.entry,
+            not_known_dead: lapsed.into_iter().map(|it| it.owner).collect(),
+        })
     }
 }
 

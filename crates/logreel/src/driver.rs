@@ -20,6 +20,7 @@ use crate::ctx::{Ctx, Execution, Logged};
 use crate::engine::Inner;
 use crate::error::{ErrorKind, TaskError};
 use crate::journal::{Journal, RecordError, Stop};
+use crate::owner::LOOK_EVERY;
 use crate::step::panic_text;
 use crate::task::TaskDef;
 use crate::value;
@@ -30,8 +31,6 @@ const GRACE: Duration = Duration::from_secs(1);
 const PARK_AFTER: Duration = Duration::from_millis(25);
 /// The first facts of a driver go out by themselves after this, so that watchers see them.
 const SHOW_AFTER: Duration = Duration::from_millis(20);
-/// A driver looks at its run at least this often, whatever the doorbell does.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// How a drive came to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

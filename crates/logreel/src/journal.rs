@@ -436,6 +436,13 @@ impl Journal {
 
     fn notice_stops(&self) {
         let stop = self.with_state(|state| {
+            if state.row.epoch > self.epoch {
+                // Noticed in what others append, so that also a step that appends nothing stops.
+                let epoch = state.row.epoch;
+                return Some(Stop::Lost(format!(
+                    "another driver took over (epoch {epoch})"
+                )));
+            }
             let paused = || {
                 state
                     .row

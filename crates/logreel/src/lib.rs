@@ -49,7 +49,7 @@ pub mod view;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use cancel::{CancelOutcome, PauseOutcome, ResumeOutcome};
+pub use cancel::{CancelOutcome, PauseOutcome, Resolved, ResumeOutcome};
 pub use ctx::Ctx;
 pub use engine::{Builder, Engine};
 pub use error::{Error, ErrorKind, TaskError};

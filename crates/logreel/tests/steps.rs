@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use common::{count, kinds, on_both, until, until_entry};
+use common::{Virtual, count, kinds, on_both, until, until_entry};
 use logreel::core::Payload;
 use logreel::core::event::{Resolution, WaitKind};
 use logreel::testing::{PointEnd, TestEngine, crash_everywhere};
@@ -346,6 +346,157 @@ async fn a_write_in_doubt_waits_for_a_person_and_is_never_repeated_blind() {
             other => panic!("{other:?}"),
         }
         assert_eq!(calls.load(Ordering::SeqCst), writes);
+    }
+}
+
+/// A task that writes once, with reconcile, and hangs the first time it writes.
+fn hanging_write(engine: &Engine, calls: &Counter, timeout: Option<Duration>) -> Task<(), u32> {
+    let called = Arc::clone(calls);
+    engine.task("hangs", move |ctx: Ctx, (): ()| {
+        let called = Arc::clone(&called);
+        async move {
+            let not_done = |_| async { Ok::<_, TaskError>(Reconciled::NotDone) };
+            let write = |_key| async {
+                if called.fetch_add(1, Ordering::SeqCst) == 0 {
+                    std::future::pending::<()>().await;
+                }
+                Ok::<_, TaskError>(7)
+            };
+            let mut step = ctx.write_step("pay").reconcile(not_done);
+            if let Some(timeout) = timeout {
+                step = step.timeout(timeout);
+            }
+            step.run(write).await
+        }
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn reconcile_is_asked_at_once_of_the_dead_and_of_the_silent_after_timeout_and_lease() {
+    let lease = Duration::from_secs(10);
+    for world in Virtual::both() {
+        for (known_dead, least) in [(true, Duration::ZERO), (false, minutes(5) + lease)] {
+            let engine = world.engine().await;
+            let calls = Counter::default();
+            let timeout = Some(minutes(5));
+            let run = hanging_write(&engine, &calls, timeout).start(&()).await;
+            let run = run.unwrap().id();
+            until(&engine, run, "step.started").await;
+            let next = engine.another().await.unwrap();
+            let task = hanging_write(&next, &calls, timeout);
+            if known_dead {
+                engine.crash().await.unwrap();
+            } else {
+                engine.vanish().await;
+            }
+            // Takes it over as soon as it may.
+            let run = task.start(&()).id(run).await.unwrap();
+            assert_eq!(run.wait().await.unwrap(), Outcome::Completed(7));
+            let mut events = run.events(Seq::FIRST);
+            let mut taken = None;
+            let mut asked = None;
+            while let Some(event) = events.next().await {
+                let event = event.unwrap();
+                match event.body {
+                    Body::RunResumed(_) => taken = Some(event.at),
+                    Body::StepResolved(_) => asked = Some(event.at),
+                    _ => {}
+                }
+            }
+            let waited = asked.unwrap().since(taken.unwrap());
+            assert!(
+                waited >= least && waited < least + Duration::from_secs(2),
+                "{waited:?}"
+            );
+            assert_eq!(calls.load(Ordering::SeqCst), 2);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_driver_that_turns_out_dead_is_waited_for_no_longer() {
+    for world in Virtual::both() {
+        let engine = world.engine().await;
+        let calls = Counter::default();
+        let task = hanging_write(&engine, &calls, Some(minutes(9)));
+        let run = task.start(&()).await.unwrap().id();
+        until(&engine, run, "step.started").await;
+        engine.vanish().await;
+        let next = engine.another().await.unwrap();
+        let task = hanging_write(&next, &calls, Some(minutes(9)));
+        let run = task.start(&()).id(run).await.unwrap();
+        until_entry(&next, run.id(), |entry| entry.epoch.0 == 2).await;
+        next.env().sleep(minutes(1)).await;
+        assert_eq!(calls.load(Ordering::SeqCst), 1, "it may still be writing");
+        engine.crash().await.unwrap();
+        assert_eq!(run.wait().await.unwrap(), Outcome::Completed(7));
+        let row = run.entry().await.unwrap().row;
+        assert!(row.updated_at.since(row.facts.created_at) < minutes(2));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_timeout_a_silent_drivers_write_is_in_doubt_and_resolve_names_the_driver() {
+    for world in Virtual::both() {
+        let engine = world.engine().await;
+        let calls = Counter::default();
+        let task = hanging_write(&engine, &calls, None);
+        let run = task.start(&()).await.unwrap().id();
+        until(&engine, run, "step.started").await;
+        engine.vanish().await;
+        let next = engine.another().await.unwrap();
+        let task = hanging_write(&next, &calls, None);
+        let run = task.start(&()).id(run).await.unwrap();
+        let parked = |entry: &Entry| entry.driver.is_none() && !entry.row.facts.in_doubt.is_empty();
+        until_entry(&next, run.id(), parked).await;
+        let resolve = async |resolution| {
+            let resolved = next.resolve(&run.id(), "pay", resolution, "me").await;
+            resolved.unwrap()
+        };
+        let resolved = resolve(Resolution::Retry).await;
+        assert_eq!(resolved.not_known_dead.len(), 1, "warn of it");
+        assert_eq!(run.wait().await.unwrap(), Outcome::Completed(7));
+        assert_eq!(calls.load(Ordering::SeqCst), 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_was_taken_over_stops_also_a_step_that_appends_nothing() {
+    for world in Virtual::both() {
+        let engine = world.engine().await;
+        let dropped = Arc::new(tokio::sync::Notify::new());
+        let drops = Arc::clone(&dropped);
+        let task: Task<(), ()> = engine.task("long", move |ctx: Ctx, (): ()| {
+            let drops = Arc::clone(&drops);
+            async move {
+                let work = || async {
+                    struct Told(Arc<tokio::sync::Notify>);
+                    impl Drop for Told {
+                        fn drop(&mut self) {
+                            self.0.notify_one();
+                        }
+                    }
+                    let _told = Told(Arc::clone(&drops));
+                    std::future::pending::<Result<(), TaskError>>().await
+                };
+                ctx.step("long").run(work).await
+            }
+        });
+        let run = task.start(&()).await.unwrap().id();
+        until(&engine, run, "step.started").await;
+        // Someone else takes the run over, as after a lease that ran out.
+        let store = engine.store();
+        let owner = logreel::store::Owner {
+            id: logreel::store::OwnerId(77),
+            host: "elsewhere".to_owned(),
+            host_name: "elsewhere".to_owned(),
+            pid: 1,
+        };
+        store.join(&owner).await.unwrap();
+        let epoch = store.entry(&run).await.unwrap().epoch;
+        store.release(&run, epoch).await.unwrap();
+        store.claim(&run, owner.id).await.unwrap();
+        dropped.notified().await;
     }
 }
 

@@ -533,6 +533,13 @@ impl Story {
         }
         let (under, spec) = (answers.pop(), answers.pop());
         assert_eq!(under, spec, "claim {run} for {owner}");
+        let mut answers = Vec::new();
+        for store in pair.stores() {
+            let lapsed = store.lapsed(&run).await;
+            answers.push(lapsed.map_err(|error| shown_error(&error)));
+        }
+        let (under, spec) = (answers.pop(), answers.pop());
+        assert_eq!(under, spec, "lapsed drivers of {run}");
     }
 
     async fn release(&mut self, pair: &Pair<'_>) {

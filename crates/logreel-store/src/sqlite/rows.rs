@@ -14,6 +14,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::failure::{Halt, damaged};
 use super::open::Shared;
+use super::owners::Life;
 use crate::tip::Tip;
 use crate::{Driver, Entry, Error, OwnerId};
 
@@ -196,10 +197,10 @@ impl Stored {
             Some((id, since)) => shared
                 .owners
                 .look_up(conn, id)?
-                .map(|(owner, alive)| Driver {
+                .map(|(owner, life)| Driver {
                     owner,
                     since,
-                    alive,
+                    alive: life == Life::Beating,
                 }),
         };
         let ready_at = match (self.lease, self.row.status()) {
