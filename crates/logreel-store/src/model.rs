@@ -6,8 +6,8 @@ use std::sync::Arc;
 use logreel_core::event::{RunKind, RunStarted};
 use logreel_core::meaning::ResultSet;
 use logreel_core::{
-    AppendId, Blob, Digest, Draft, Epoch, Event, Head, Record, Rejected, Row, RunId, Seq, Session,
-    Status, Timestamp,
+    AppendId, Blob, Digest, Draft, Epoch, Event, Head, Ready, Record, Rejected, Row, RunId, Seq,
+    Session, Status, Timestamp,
 };
 
 /// A run to be created.
@@ -103,6 +103,18 @@ impl Entry {
     /// Whether someone alive holds the lease.
     pub fn is_driven(&self) -> bool {
         self.driver.as_ref().is_some_and(|driver| driver.alive)
+    }
+
+    /// Whether a claim at `now` may succeed: nobody alive drives it, and it is ready. What a dead owner
+    /// held is worth a claim in any case, which takes its lease away.
+    pub fn is_worth_a_claim(&self, now: Timestamp) -> bool {
+        match &self.driver {
+            Some(driver) => !driver.alive,
+            None => {
+                let ready = Ready::shown(&self.row, self.ready_at);
+                ready.claim_reason(false, now).is_some()
+            }
+        }
     }
 
     /// Planning, executing or verifying, and its owner is gone.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use logreel_core::event::{PhaseEntered, SpecChanged};
 use logreel_core::meaning::effect_key;
-use logreel_core::{Body, Command, Epoch, Event, Json, Payload, RunId, Seq, Status};
+use logreel_core::{Body, Command, Epoch, Event, Json, Payload, RunId, Seq};
 use logreel_store::{ClaimOutcome, Entry};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -498,10 +498,7 @@ async fn keep_once(
             engine.release(&run, entry.epoch).await?;
             true
         }
-        Some(driver) => !driver.alive,
-        // A run that does not wait is ready, whatever the clock says about its last event.
-        None if entry.row.status() != Status::Waiting => true,
-        None => entry.ready_at.is_some_and(|at| at <= now),
+        Some(_) | None => entry.is_worth_a_claim(now),
     };
     if claimable && let ClaimOutcome::Claimed(entry) = engine.claim(&run).await? {
         drive_or_wait(engine, run, entry.epoch, def, false).await?;

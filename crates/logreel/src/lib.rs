@@ -23,6 +23,7 @@
 //! # engine.close().await?; Ok(()) }
 //! ```
 
+mod answer;
 mod cancel;
 mod ctx;
 mod driver;
@@ -32,9 +33,14 @@ mod handle;
 mod hook;
 mod journal;
 mod message;
+mod outside;
 mod owner;
+mod pause;
 mod query;
+mod resolve;
+mod resume;
 mod session;
+mod signal;
 mod start;
 mod step;
 mod subscribe;
@@ -49,13 +55,16 @@ pub mod view;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use cancel::{CancelOutcome, PauseOutcome, Resolved, ResumeOutcome};
+pub use cancel::CancelOutcome;
 pub use ctx::Ctx;
 pub use engine::{Builder, Engine};
 pub use error::{Error, ErrorKind, TaskError};
 pub use handle::{Outcome, RunHandle};
 pub use hook::{Hook, HookEvent};
+pub use pause::PauseOutcome;
 pub use query::Runs;
+pub use resolve::Resolved;
+pub use resume::ResumeOutcome;
 pub use session::SessionHandle;
 pub use start::{IfBusy, Start};
 pub use step::{Retry, Step, StepName};

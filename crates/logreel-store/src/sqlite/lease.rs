@@ -2,7 +2,7 @@
 
 use logreel_core::decide::{ClaimDecision, decide_claim};
 use logreel_core::event::ClaimReason;
-use logreel_core::{Digest, Epoch, FORMAT, RunId, Status, Timestamp};
+use logreel_core::{Digest, Epoch, FORMAT, RunId, Timestamp};
 use rusqlite::{Connection, params};
 
 use super::append::{Before, Landed, Landing, land, retire, settle};
@@ -176,18 +176,8 @@ fn claim_reason(
     stored: &Stored,
     now: Timestamp,
 ) -> Result<Option<ClaimReason>, Halt> {
-    Ok(match stored.row.status() {
-        Status::Completed | Status::Failed | Status::Cancelled => None,
-        Status::Waiting => rows::queue_time(conn, stored.id, &stored.row)?
-            .filter(|at| *at <= now.as_micros())
-            .map(|_| ClaimReason::Ready),
-        Status::Created | Status::Planning | Status::Executing | Status::Verifying => {
-            Some(match stored.lease {
-                None => ClaimReason::Ready,
-                Some(_) => ClaimReason::Orphaned,
-            })
-        }
-    })
+    let ready = rows::ready(conn, stored.id, &stored.row)?;
+    Ok(ready.claim_reason(stored.lease.is_some(), now))
 }
 
 /// A lease is about to be taken from its holder. Unless that one is known dead, whoever drives next
