@@ -79,3 +79,8 @@ pub use logreel_core::{
     Timestamp, WaitId,
 };
 pub use logreel_store::{self as store, Entry, Env, Filter, MemoryStore, RunStore, SqliteStore};
+
+/// What the README shows must compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
