@@ -231,7 +231,12 @@ where
     F: Fn(Engine) -> Fut,
     Fut: Future<Output = Result<(), Error>>,
 {
-    crash_everywhere_on(in_memory, |_, engine| scenario(engine)).await
+    let world = || World {
+        // It works on no thread of its own, so time cannot jump meanwhile.
+        still: false,
+        ..World::new(in_memory)
+    };
+    sweep(world, |_, engine| scenario(engine)).await
 }
 
 /// [`crash_everywhere`] on any store: `open` gives a new one for every crash, which must take its time
@@ -248,13 +253,17 @@ where
     F: Fn(Option<(u64, Fault)>, Engine) -> Fut,
     Fut: Future<Output = Result<(), Error>>,
 {
+    sweep(|| World::new(&open), scenario).await
+}
+
+async fn sweep<F, Fut>(world: impl Fn() -> World, scenario: F) -> Vec<Point>
+where
+    F: Fn(Option<(u64, Fault)>, Engine) -> Fut,
+    Fut: Future<Output = Result<(), Error>>,
+{
     let counting = Faults::new();
-    let expected = undisturbed_run(
-        World::new(&open),
-        |engine| scenario(None, engine),
-        &counting,
-    )
-    .await;
+    let undisturbed = |engine| scenario(None, engine);
+    let expected = undisturbed_run(world(), undisturbed, &counting).await;
     let mut points = Vec::new();
     for write in 1..=counting.writes() {
         for fault in [
@@ -264,7 +273,7 @@ where
             Fault::Landed,
         ] {
             let disturbed = |engine| scenario(Some((write, fault)), engine);
-            let end = disturbed_run(World::new(&open), disturbed, write, fault, &expected).await;
+            let end = disturbed_run(world(), disturbed, write, fault, &expected).await;
             points.push(Point { write, fault, end });
         }
     }
@@ -275,17 +284,20 @@ where
 struct World {
     store: Arc<dyn RunStore>,
     env: Arc<dyn Env>,
+    still: bool,
 }
 
 impl World {
-    fn new(open: &impl Fn(Arc<dyn Env>) -> Arc<dyn RunStore>) -> Self {
+    fn new(open: impl Fn(Arc<dyn Env>) -> Arc<dyn RunStore>) -> Self {
         let env: Arc<dyn Env> = Arc::new(TestEnv::default());
         let store = open(Arc::clone(&env));
-        Self { store, env }
+        let still = true;
+        Self { store, env, still }
     }
 
     fn faulty(&self, faults: &Faults) -> Arc<dyn RunStore> {
-        Arc::new(FaultyStore::new(Arc::clone(&self.store), faults.clone()).still())
+        let faulty = FaultyStore::new(Arc::clone(&self.store), faults.clone());
+        Arc::new(if self.still { faulty.still() } else { faulty })
     }
 
     async fn engine(&self, store: &Arc<dyn RunStore>) -> Engine {
