@@ -48,12 +48,22 @@ impl Fault {
 /// Says which writes fail and counts them. A clone is the same controller.
 ///
 /// Create, append, command, claim and release are writes, counted together from 1.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Faults(Arc<Mutex<Plan>>);
 
-#[derive(Debug, Default)]
+/// What happens elsewhere, around a write.
+type Meanwhile = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum When {
+    Before,
+    After,
+}
+
+#[derive(Default)]
 struct Plan {
     writes: u64,
+    meanwhile: Vec<(u64, When, Meanwhile)>,
     faults: Vec<(u64, Fault)>,
     crashed: bool,
 }
@@ -76,6 +86,18 @@ impl Faults {
         plan.faults.push((nth, fault));
     }
 
+    /// Something happens elsewhere right before the `nth` write.
+    pub fn before(&self, nth: u64, meanwhile: impl Future<Output = ()> + Send + 'static) {
+        let meanwhile = (nth, When::Before, Box::pin(meanwhile) as Meanwhile);
+        self.plan().meanwhile.push(meanwhile);
+    }
+
+    /// Something happens elsewhere between the `nth` write and its answer.
+    pub fn after(&self, nth: u64, meanwhile: impl Future<Output = ()> + Send + 'static) {
+        let meanwhile = (nth, When::After, Box::pin(meanwhile) as Meanwhile);
+        self.plan().meanwhile.push(meanwhile);
+    }
+
     /// The process dies now: every call fails from here on.
     pub fn crash(&self) {
         self.plan().crashed = true;
@@ -91,7 +113,20 @@ impl Faults {
         self.plan().crashed
     }
 
-    fn next_write(&self) -> Result<Option<Fault>, Error> {
+    async fn let_happen(&self, nth: u64, when: When) {
+        let due: Vec<_> = {
+            let mut plan = self.plan();
+            let all = std::mem::take(&mut plan.meanwhile).into_iter();
+            let (due, later) = all.partition(|(at, it, _)| (*at, *it) == (nth, when));
+            plan.meanwhile = later;
+            due
+        };
+        for (_, _, meanwhile) in due {
+            meanwhile.await;
+        }
+    }
+
+    fn next_write(&self) -> Result<(u64, Option<Fault>), Error> {
         let mut plan = self.plan();
         alive(&plan)?;
         plan.writes += 1;
@@ -104,7 +139,7 @@ impl Faults {
         if fault == Some(Fault::CrashBefore) {
             plan.crashed = true;
         }
-        Ok(fault)
+        Ok((nth, fault))
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -162,9 +197,12 @@ impl FaultyStore {
         write: impl Future<Output = Result<T, E>> + Send,
     ) -> Result<T, E> {
         let write = Inline::new(write, self.still);
-        match self.faults.next_write()? {
+        let (nth, fault) = self.faults.next_write()?;
+        self.faults.let_happen(nth, When::Before).await;
+        match fault {
             None => {
                 let answer = write.await;
+                self.faults.let_happen(nth, When::After).await;
                 self.faults.check()?;
                 answer
             }

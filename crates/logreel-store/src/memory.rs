@@ -506,10 +506,10 @@ impl RunStore for MemoryStore {
         let entry = self.entry_of(state, state.run(run)?);
         drop(guard);
         self.0.bells.ring(run);
-        Ok(if claimed {
-            ClaimOutcome::Claimed(entry)
-        } else {
-            ClaimOutcome::NotReady(entry)
+        Ok(match reason {
+            Some(_) if claimed => ClaimOutcome::Claimed(entry),
+            Some(_) => ClaimOutcome::CrashLoop(entry),
+            None => ClaimOutcome::NotReady(entry),
         })
     }
 

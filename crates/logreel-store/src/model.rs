@@ -184,8 +184,10 @@ pub enum ClaimOutcome {
     Claimed(Entry),
     /// Someone else does.
     Driven(Entry),
-    /// It has ended, waits for someone, or its drivers keep dying.
+    /// It has ended, or waits for someone.
     NotReady(Entry),
+    /// Its drivers keep dying: the claim made it wait for a person. That is the log's last event.
+    CrashLoop(Entry),
 }
 
 /// What a worker can drive.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use logreel_core::event::Durability;
-use logreel_core::{Digest, Epoch, Json, RunId};
+use logreel_core::{Digest, Epoch, Event, Json, RunId, Seq};
 use logreel_store::sqlite::{Options, this_host};
 use logreel_store::{
     ClaimOutcome, Entry, Env, MemoryStore, Owner, OwnerId, RunStore, SqliteStore, SystemEnv,
@@ -22,6 +22,7 @@ use crate::ctx::{Ctx, Provided};
 use crate::error::TaskError;
 use crate::handle::RunHandle;
 use crate::hook::{FnHook, Hook, HookEvent, Hooks};
+use crate::journal::PAGE;
 use crate::owner::{LEASE, Pulse, Renewal};
 use crate::query::Runs;
 use crate::session::SessionHandle;
@@ -365,7 +366,7 @@ impl Inner {
     /// Takes a run over. A claim whose answer was lost is known by the owner it left.
     pub(crate) async fn claim(self: &Arc<Self>, run: &RunId) -> Result<ClaimOutcome, Error> {
         let owner = self.owner().await?;
-        match self.store.claim(run, owner.id()).await {
+        let outcome = match self.store.claim(run, owner.id()).await {
             Err(logreel_store::Error::Ambiguous { what }) => {
                 tracing::warn!(%run, what, "looking whether the claim landed");
                 let entry = self.store.entry(run).await?;
@@ -376,40 +377,56 @@ impl Inner {
                 if ours {
                     return Ok(ClaimOutcome::Claimed(entry));
                 }
-                Ok(self.store.claim(run, owner.id()).await?)
+                self.store.claim(run, owner.id()).await?
             }
-            other => Ok(other?),
+            other => other?,
+        };
+        if let ClaimOutcome::CrashLoop(entry) = &outcome {
+            // Nobody drives it, so whoever appended it tells of it.
+            self.tell_up_to(entry, entry.row.head.seq, |_| true).await;
         }
+        Ok(outcome)
     }
 
-    /// Gives a lease back; doing it twice is doing it once.
-    pub(crate) async fn release(&self, run: &RunId, epoch: Epoch) -> Result<Entry, Error> {
+    /// Gives a lease back; doing it twice is doing it once. The run as it was when the lease ended, or
+    /// `None` when the answer was lost and others may have been at it since.
+    pub(crate) async fn release(&self, run: &RunId, epoch: Epoch) -> Result<Option<Entry>, Error> {
         match self.store.release(run, epoch).await {
             Err(logreel_store::Error::Ambiguous { what }) => {
                 tracing::warn!(%run, what, "giving the lease back again");
-                Ok(self.store.release(run, epoch).await?)
+                self.store.release(run, epoch).await?;
+                Ok(None)
             }
-            other => Ok(other?),
+            other => Ok(Some(other?)),
         }
     }
 
-    /// Tells the hooks of what happened to a run nobody drives.
-    pub(crate) async fn tell_undriven(&self, entry: &Entry) {
-        if !self.hooks.wanted() {
-            return;
-        }
-        let page = self
-            .store
-            .read(&entry.row.run, logreel_core::Seq::FIRST, 1)
-            .await;
-        match page.map(|page| page.items.first().map(|record| record.decode())) {
-            Ok(Some(Ok(event))) => {
-                let session = entry.row.facts.session.as_ref();
-                self.hooks.tell(entry.row.run, session, &[event]).await;
+    /// Tells the hooks of the events from `from` up to the entry's head that are ours to tell.
+    pub(crate) async fn tell_up_to(&self, entry: &Entry, from: Seq, ours: impl Fn(&Event) -> bool) {
+        let (run, head) = (entry.row.run, entry.row.head.seq);
+        let mut from = from;
+        while self.hooks.wanted() && from <= head {
+            let read = self.store.read(&run, from, PAGE).await.and_then(|page| {
+                let records = page.items.iter().take_while(|record| record.seq <= head);
+                let events =
+                    records.map(|record| record.decode().map_err(logreel_store::Error::from));
+                Ok((events.collect::<Result<Vec<Event>, _>>()?, page.next))
+            });
+            match read {
+                Ok((mut events, next)) => {
+                    events.retain(&ours);
+                    let session = entry.row.facts.session.as_ref();
+                    self.hooks.tell(run, session, &events).await;
+                    if next == from {
+                        return;
+                    }
+                    from = next;
+                }
+                Err(error) => {
+                    tracing::error!(%run, %from, %error, "the hooks were not told");
+                    return;
+                }
             }
-            Ok(Some(Err(error))) => tracing::error!(%error, "a hook was not told"),
-            Ok(None) => {}
-            Err(error) => tracing::error!(%error, "a hook was not told"),
         }
     }
 

@@ -23,7 +23,7 @@ use crate::Error;
 use crate::hook::Hooks;
 
 /// Events per page when a log is read.
-const PAGE: usize = 1000;
+pub(crate) const PAGE: usize = 1000;
 /// How many bytes of recorded results are kept from the first fold; the rest is read again.
 const CACHE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// How long an unreachable store is tried again before the driver gives up.

@@ -104,7 +104,7 @@ impl Inner {
                     .map_or_else(String::new, |driver| driver.owner.to_string());
                 Err(Error::Driven { run: *run, by })
             }
-            ClaimOutcome::NotReady(entry) => {
+            ClaimOutcome::NotReady(entry) | ClaimOutcome::CrashLoop(entry) => {
                 if entry.row.status().is_terminal() {
                     return Err(Error::Ended {
                         run: *run,

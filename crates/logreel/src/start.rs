@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use logreel_core::event::{Budget, Git, Provenance, RunKind, RunStarted};
-use logreel_core::{Digest, Json, Payload, RunId, Session, Status};
+use logreel_core::{Digest, Json, Payload, RunId, Seq, Session, Status};
 use logreel_store::{CreateError, Created, Filter, NewRun, OwnerId};
 use serde::de::DeserializeOwned;
 
 use crate::Error;
-use crate::driver::Begin;
+use crate::driver::{Begin, Lease};
 use crate::engine::Inner;
 use crate::handle::RunHandle;
 use crate::task::TaskDef;
@@ -225,9 +225,10 @@ impl Inner {
         let def = Arc::clone(def);
         match created {
             Created::New(entry) if owner.is_some() => {
-                self.spawn_driver(run, def, Begin::Created(entry.epoch), true);
+                self.spawn_driver(run, def, Begin::Created(Lease::of(&entry)), true);
             }
-            Created::New(entry) => self.tell_undriven(&entry).await,
+            // Nobody drives it, so whoever appended it tells of it.
+            Created::New(entry) => self.tell_up_to(&entry, Seq::FIRST, |_| true).await,
             Created::Attached(entry) => {
                 // Also when the lease is ours already because the answer to its creation was lost:
                 // the keeper gives it back and claims it anew.

@@ -505,7 +505,13 @@ pub async fn five_takeovers_without_a_result_are_a_crash_loop(harness: &dyn Harn
         crash(Some(takeover)).await;
     }
     let epoch = world.entry(&pen.run).await.epoch;
-    let stuck = not_ready(crash(None).await);
+    let ClaimOutcome::CrashLoop(stuck) = crash(None).await else {
+        panic!("it waits for a person from now on")
+    };
+    assert_eq!(
+        stuck,
+        not_ready(claim(&world, &pen.run, world.owner(98).await).await)
+    );
     assert_eq!(
         (stuck.row.status(), stuck.epoch),
         (Status::Waiting, epoch),

@@ -527,6 +527,9 @@ impl Story {
             answers.push(match store.claim(&run, owner).await {
                 Ok(ClaimOutcome::Claimed(entry)) => ("claimed".to_owned(), Some(masked(entry))),
                 Ok(ClaimOutcome::Driven(entry)) => ("driven".to_owned(), Some(masked(entry))),
+                Ok(ClaimOutcome::CrashLoop(entry)) => {
+                    ("crash loop".to_owned(), Some(masked(entry)))
+                }
                 Ok(ClaimOutcome::NotReady(entry)) => ("not ready".to_owned(), Some(masked(entry))),
                 Err(error) => (shown_error(&error), None),
             });

@@ -166,7 +166,7 @@ pub(super) fn claim(tx: &mut Tx<'_>, run: RunId, owner: OwnerId) -> Result<Claim
     Ok(if claimed {
         ClaimOutcome::Claimed(entry)
     } else {
-        ClaimOutcome::NotReady(entry)
+        ClaimOutcome::CrashLoop(entry)
     })
 }
 
