@@ -14,7 +14,7 @@ use logreel_store::{
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::sync::{OnceCell, watch};
+use tokio::sync::{OnceCell, RwLockReadGuard, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::Error;
@@ -48,6 +48,8 @@ pub(crate) struct Inner {
     renewal: Mutex<Option<Renewal>>,
     working: Mutex<Working>,
     closing: watch::Sender<bool>,
+    /// Held by whoever takes a lease outside of a driver, so that none is taken by an owner that left.
+    door: tokio::sync::RwLock<()>,
 }
 
 #[derive(Default)]
@@ -240,6 +242,7 @@ impl Builder {
             renewal: Mutex::new(None),
             working: Mutex::new(working),
             closing: watch::Sender::new(false),
+            door: tokio::sync::RwLock::new(()),
         })))
     }
 }
@@ -276,6 +279,13 @@ impl Inner {
         } else {
             Ok(())
         }
+    }
+
+    /// Keeps the engine from closing until it is dropped; refused once it closes.
+    pub(crate) async fn hold_open(&self) -> Result<RwLockReadGuard<'_, ()>, Error> {
+        let open = self.door.read().await;
+        self.check_open()?;
+        Ok(open)
     }
 
     pub(crate) async fn until_closing(&self) {
@@ -331,11 +341,12 @@ impl Inner {
         run: RunId,
         driver: impl Future<Output = Result<(), Error>> + Send + 'static,
     ) {
+        let engine = Arc::clone(self);
+        let mut working = self.working();
+        // Looked at under the lock that `close` takes the drivers under: it misses none.
         if self.check_open().is_err() {
             return;
         }
-        let engine = Arc::clone(self);
-        let mut working = self.working();
         // Ends of earlier drivers surface here, at the latest.
         while let Some(ended) = working.joins.try_join_next() {
             surface(ended);
@@ -445,6 +456,7 @@ impl Inner {
 
     async fn close(self: &Arc<Self>) -> Result<(), Error> {
         self.closing.send_replace(true);
+        drop(self.door.write().await);
         let mut joins = {
             let mut working = self.working();
             std::mem::take(&mut working.joins)

@@ -88,6 +88,7 @@ impl Inner {
         })
         .await?;
         // A dead owner gives nothing back; taking the run over does.
+        let _open = self.hold_open().await?;
         match self.claim(run).await {
             Ok(_) | Err(Error::Store(logreel_store::Error::NotFound(_))) => Ok(()),
             Err(error) => Err(error),

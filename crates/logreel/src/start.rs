@@ -130,11 +130,6 @@ impl<O: DeserializeOwned> Start<O> {
             .input
             .map_err(|error| Error::value("the input", error))?;
         let (input, blob) = Payload::of(input);
-        let owner = if self.queue {
-            None
-        } else {
-            Some(engine.owner().await?.id())
-        };
         let started = RunStarted {
             agent: Arc::clone(&self.def.name),
             budget: Budget::default(),
@@ -161,6 +156,12 @@ impl<O: DeserializeOwned> Start<O> {
         let blobs: Vec<_> = blob.into_iter().collect();
         let mut tries = 1;
         loop {
+            let open = engine.hold_open().await?;
+            let owner = if self.queue {
+                None
+            } else {
+                Some(engine.owner().await?.id())
+            };
             let context = engine.session_context(session.as_ref()).await?;
             let new = NewRun {
                 run,
@@ -179,9 +180,11 @@ impl<O: DeserializeOwned> Start<O> {
                 {
                     tracing::warn!(%run, what, "creating the run again");
                     tries += 1;
+                    drop(open);
                     engine.env.sleep(CREATE_PAUSE).await;
                 }
                 Err(CreateError::Busy { session, active }) => {
+                    drop(open);
                     engine.make_way(self.if_busy, session, active).await?;
                 }
                 Err(error) => return Err(error.into()),
