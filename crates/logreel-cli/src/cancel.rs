@@ -48,10 +48,8 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
 }
 
 async fn active(opened: &Opened, session: &Session) -> anyhow::Result<RunId> {
-    let sessions = opened.engine.sessions().await?;
-    let Some(info) = sessions.into_iter().find(|info| info.session == *session) else {
-        return Err(unknown(session).into());
-    };
+    let info = opened.engine.session(session.as_str())?.info().await?;
+    let info = info.ok_or_else(|| unknown(session))?;
     info.active.ok_or_else(|| {
         let message = format!("session {session} has no active run");
         Failure::new(ErrorKind::NotApplicable, message).into()

@@ -36,24 +36,24 @@ enum Verb {
 
 pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
     let opened = place.open().await?;
-    let sessions = opened.engine.sessions().await?;
     if let Some(Verb::Close { session }) = args.verb {
         // A name nobody used is a slip, not a session to close.
-        if !sessions.iter().any(|info| info.session == session) {
+        let handle = opened.engine.session(session.as_str())?;
+        if handle.info().await?.is_none() {
             return Err(unknown(&session).into());
         }
-        let closed = opened.engine.session(session.as_str())?.close().await;
+        let closed = handle.close().await;
         // Closing may have made this process an owner; it must not stay one.
         opened.engine.close().await?;
         closed?;
         out.note(format!("session {session} is closed"));
         if out.json {
-            let now = opened.engine.sessions().await?;
-            let closed = now.iter().find(|info| info.session == session);
-            out.json_line(&closed.map(view))?;
+            let closed = handle.info().await?;
+            out.json_line(&closed.as_ref().map(view))?;
         }
         return Ok(0);
     }
+    let sessions = opened.engine.sessions().await?;
     if out.json {
         let items = sessions.iter().map(view).collect();
         out.json_line(&Page {

@@ -10,12 +10,12 @@ mod common;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, LazyLock};
-use std::time::Duration;
 
 use common::{
     CANCELLED, Clock, DONE, FAILED, Fixture, LARGE, QUEUED, Ran, WAITING, ran, run_id, runtime,
+    until,
 };
-use logreel::{Ctx, Env as _, TaskError};
+use logreel::{Ctx, Entry, TaskError};
 use serde_json::Value;
 
 /// For tests that only read.
@@ -526,20 +526,8 @@ fn follow_sees_what_another_process_writes() {
             .collect::<Vec<_>>()
     });
     runtime.block_on(async {
-        while !matches!(
-            engine
-                .store()
-                .entry(&run)
-                .await
-                .unwrap()
-                .row
-                .facts
-                .waits
-                .as_slice(),
-            [_]
-        ) {
-            clock.sleep(Duration::from_millis(1)).await;
-        }
+        let waits = |entry: &Entry| entry.row.facts.waits.len() == 1;
+        until(&engine, run, waits).await;
         engine.signal(&run, "go", &()).await.unwrap();
         // The driver may have given its lease back meanwhile.
         engine.resume(&run).await.unwrap();

@@ -426,21 +426,12 @@ impl Row {
     }
 
     /// When a worker may take a run that nobody drives: `updated_at` when it is queued or its wait
-    /// has ended, the first deadline when it waits for one, `None` when only a person can act.
+    /// has ended, the first deadline when it waits for one, `None` when only a person can act. The
+    /// row does not know of children that ended; [`crate::Ready`] does.
     pub fn ready_at(&self) -> Option<Timestamp> {
-        match self.status() {
-            Status::Completed | Status::Failed | Status::Cancelled => None,
-            Status::Created | Status::Planning | Status::Executing | Status::Verifying => {
-                Some(self.updated_at)
-            }
-            Status::Waiting => {
-                let waits = &self.facts.waits;
-                if waits.iter().any(|open| open.wait.kind.stops_everything()) {
-                    return None;
-                }
-                waits.iter().filter_map(|open| open.wait.deadline).min()
-            }
-        }
+        let no_child = |_: Option<&StepId>| Ok::<_, std::convert::Infallible>(None);
+        let Ok(ready) = crate::Ready::of(self, no_child);
+        ready.at(self)
     }
 
     /// The open wait with this id.

@@ -72,6 +72,7 @@ macro_rules! contract_tests {
             a_queued_run_is_claimed_by_one
             what_a_dead_owner_held_is_orphaned_at_once
             a_silent_owner_is_dead_after_the_lease
+            a_silent_owner_that_lost_its_lease_is_not_known_dead_until_it_leaves
             an_expired_lease_that_was_not_taken_still_appends
             a_released_run_is_ready_for_the_next_worker
             a_waiting_run_is_ready_at_its_deadline_only

@@ -4,16 +4,19 @@
 //! disk: a fault loses a write or its answer, a crash ends the wrapper while the store lives on.
 
 use std::future::Future;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::pin::Pin;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll};
 
 use async_trait::async_trait;
 use logreel_core::{AppendId, Blob, Digest, Epoch, Outside, RunId, RunKey, Seq, Session};
+use tokio::runtime::Runtime;
 
 use crate::{
     Append, AppendError, Appended, ClaimOutcome, Claimable, Commanded, CreateError, Created,
-    Cursor, Doorbell, Entry, Error, EventPage, Filter, NewRun, Owner, OwnerId, RunPage, RunStore,
-    SessionInfo, Stats,
+    Cursor, Doorbell, Entry, Error, EventPage, Filter, Lapsed, NewRun, Owner, OwnerId, RunPage,
+    RunStore, SessionInfo, Stats,
 };
 
 /// What happens to the chosen write.
@@ -45,12 +48,22 @@ impl Fault {
 /// Says which writes fail and counts them. A clone is the same controller.
 ///
 /// Create, append, command, claim and release are writes, counted together from 1.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Faults(Arc<Mutex<Plan>>);
 
-#[derive(Debug, Default)]
+/// What happens elsewhere, around a write.
+type Meanwhile = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum When {
+    Before,
+    After,
+}
+
+#[derive(Default)]
 struct Plan {
     writes: u64,
+    meanwhile: Vec<(u64, When, Meanwhile)>,
     faults: Vec<(u64, Fault)>,
     crashed: bool,
 }
@@ -73,6 +86,18 @@ impl Faults {
         plan.faults.push((nth, fault));
     }
 
+    /// Something happens elsewhere right before the `nth` write.
+    pub fn before(&self, nth: u64, meanwhile: impl Future<Output = ()> + Send + 'static) {
+        let meanwhile = (nth, When::Before, Box::pin(meanwhile) as Meanwhile);
+        self.plan().meanwhile.push(meanwhile);
+    }
+
+    /// Something happens elsewhere between the `nth` write and its answer.
+    pub fn after(&self, nth: u64, meanwhile: impl Future<Output = ()> + Send + 'static) {
+        let meanwhile = (nth, When::After, Box::pin(meanwhile) as Meanwhile);
+        self.plan().meanwhile.push(meanwhile);
+    }
+
     /// The process dies now: every call fails from here on.
     pub fn crash(&self) {
         self.plan().crashed = true;
@@ -88,7 +113,20 @@ impl Faults {
         self.plan().crashed
     }
 
-    fn next_write(&self) -> Result<Option<Fault>, Error> {
+    async fn let_happen(&self, nth: u64, when: When) {
+        let due: Vec<_> = {
+            let mut plan = self.plan();
+            let all = std::mem::take(&mut plan.meanwhile).into_iter();
+            let (due, later) = all.partition(|(at, it, _)| (*at, *it) == (nth, when));
+            plan.meanwhile = later;
+            due
+        };
+        for (_, _, meanwhile) in due {
+            meanwhile.await;
+        }
+    }
+
+    fn next_write(&self) -> Result<(u64, Option<Fault>), Error> {
         let mut plan = self.plan();
         alive(&plan)?;
         plan.writes += 1;
@@ -101,7 +139,7 @@ impl Faults {
         if fault == Some(Fault::CrashBefore) {
             plan.crashed = true;
         }
-        Ok(fault)
+        Ok((nth, fault))
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -131,21 +169,40 @@ fn alive(plan: &Plan) -> Result<(), Error> {
 pub struct FaultyStore {
     inner: Arc<dyn RunStore>,
     faults: Faults,
+    still: bool,
 }
 
 impl FaultyStore {
     /// Wraps a store.
     pub fn new(inner: Arc<dyn RunStore>, faults: Faults) -> Self {
-        Self { inner, faults }
+        Self {
+            inner,
+            faults,
+            still: false,
+        }
+    }
+
+    /// No virtual time passes while the store works. A paused runtime lets its clock jump when all
+    /// its tasks wait, and to it a store that works on a thread of its own looks like that.
+    #[must_use]
+    pub fn still(self) -> Self {
+        Self {
+            still: true,
+            ..self
+        }
     }
 
     async fn write<T, E: From<Error>>(
         &self,
         write: impl Future<Output = Result<T, E>> + Send,
     ) -> Result<T, E> {
-        match self.faults.next_write()? {
+        let write = Inline::new(write, self.still);
+        let (nth, fault) = self.faults.next_write()?;
+        self.faults.let_happen(nth, When::Before).await;
+        match fault {
             None => {
                 let answer = write.await;
+                self.faults.let_happen(nth, When::After).await;
                 self.faults.check()?;
                 answer
             }
@@ -172,10 +229,56 @@ impl FaultyStore {
         read: impl Future<Output = Result<T, Error>> + Send,
     ) -> Result<T, Error> {
         self.faults.check()?;
-        let answer = read.await;
+        let answer = Inline::new(read, self.still).await;
         self.faults.check()?;
         answer
     }
+}
+
+/// A store's call that is polled as if on a runtime with several threads, when asked for: the store
+/// then works on the thread that calls it instead of on one of its own.
+struct Inline<'a, T> {
+    call: Pin<Box<dyn Future<Output = T> + Send + 'a>>,
+    /// Blocks the clock as well, for a call that had to wait for another thread after all.
+    still: Option<(&'static Runtime, Sender<()>)>,
+}
+
+impl<'a, T> Inline<'a, T> {
+    fn new(call: impl Future<Output = T> + Send + 'a, still: bool) -> Self {
+        Self {
+            call: Box::pin(call),
+            still: still.then(|| (busy_runtime(), stop_the_clock())),
+        }
+    }
+}
+
+impl<T> Future for Inline<'_, T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let _entered = self.still.as_ref().map(|(runtime, _)| runtime.enter());
+        self.call.as_mut().poll(context)
+    }
+}
+
+/// A runtime on which a task may block, since others go on meanwhile. Nothing is spawned on it.
+fn busy_runtime() -> &'static Runtime {
+    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+    RUNTIME.get_or_init(|| {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        runtime.worker_threads(2).build().expect("a runtime")
+    })
+}
+
+/// A paused clock does not jump while a blocking task runs: this one does until the sender is gone.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "no work is done there: that it runs is what stops the clock"
+)]
+fn stop_the_clock() -> Sender<()> {
+    let (end, ended) = channel::<()>();
+    tokio::task::spawn_blocking(move || ended.recv().is_err());
+    end
 }
 
 fn ambiguous() -> Error {
@@ -260,6 +363,10 @@ impl RunStore for FaultyStore {
 
     async fn claim(&self, run: &RunId, owner: OwnerId) -> Result<ClaimOutcome, Error> {
         self.write(self.inner.claim(run, owner)).await
+    }
+
+    async fn lapsed(&self, run: &RunId) -> Result<Vec<Lapsed>, Error> {
+        self.pass(self.inner.lapsed(run)).await
     }
 
     async fn release(&self, run: &RunId, epoch: Epoch) -> Result<Entry, Error> {

@@ -24,7 +24,7 @@ pub use error::{AppendError, CreateError, Error};
 pub use memory::MemoryStore;
 pub use model::{
     Append, Appended, ClaimOutcome, Claimable, Commanded, Created, Cursor, Driver, Entry,
-    EventPage, Filter, NewRun, Owner, OwnerId, RunPage, SessionInfo, Stats,
+    EventPage, Filter, Lapsed, NewRun, Owner, OwnerId, RunPage, SessionInfo, Stats,
 };
 pub use sqlite::SqliteStore;
 pub use store::RunStore;

@@ -7,15 +7,16 @@ mod list;
 mod state;
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use logreel_core::decide::{ClaimDecision, decide_claim};
-use logreel_core::event::{ClaimReason, Relation, WaitKind};
+use logreel_core::event::{ClaimReason, Relation};
 use logreel_core::{
-    AppendId, Blob, Digest, Draft, Epoch, Outside, Row, RunId, RunKey, Seq, Session, Status,
-    Timestamp, decide_outside,
+    AppendId, Blob, Digest, Draft, Epoch, Outside, Ready, Row, RunId, RunKey, Seq, Session, Status,
+    StepId, decide_outside,
 };
 
 use self::state::{Member, Receipt, Run, State};
@@ -23,7 +24,7 @@ use crate::doorbell::Doorbells;
 use crate::tip::{PAYLOAD_MAX_BYTES, Prepared, Tip, prepare};
 use crate::{
     Append, AppendError, Appended, ClaimOutcome, Claimable, Commanded, CreateError, Created,
-    Cursor, Doorbell, Driver, Entry, Env, Error, EventPage, Filter, NewRun, Owner, OwnerId,
+    Cursor, Doorbell, Driver, Entry, Env, Error, EventPage, Filter, Lapsed, NewRun, Owner, OwnerId,
     RunPage, RunStore, SessionInfo, Stats, SystemEnv,
 };
 
@@ -117,38 +118,18 @@ impl MemoryStore {
     }
 
     /// From when a worker may take a run that nobody drives (rule 18).
-    fn ready_at(&self, state: &State, run: &Run) -> Option<Timestamp> {
-        let row = &run.tip.row;
-        let waits = &row.facts.waits;
-        if row.status() == Status::Waiting
-            && !waits.iter().any(|it| it.wait.kind.stops_everything())
-        {
-            // Rule 18: a child's end makes the parent that waits for it ready.
-            let mut children = waits
-                .iter()
-                .filter(|open| open.wait.kind == WaitKind::Child);
-            let ended = children.find_map(|open| state.child_ended(run, open.wait.step.as_ref()));
-            if let Some(ended) = ended {
-                return Some(ended.min(row.updated_at));
-            }
-        }
-        row.ready_at()
+    fn ready(state: &State, run: &Run) -> Ready {
+        let child_ended = |step: Option<&StepId>| Ok::<_, Infallible>(state.child_ended(run, step));
+        let Ok(ready) = Ready::of(&run.tip.row, child_ended);
+        ready
     }
 
     /// Why a worker may claim the run now; `None` when it may not (rule 18).
     fn claim_reason(&self, state: &State, run: &Run) -> Option<ClaimReason> {
-        let row = &run.tip.row;
-        match row.status() {
-            Status::Completed | Status::Failed | Status::Cancelled => None,
-            _ if self.is_driven(state, run) => None,
-            // A waiting run has no lease to be orphaned by; its deadline is wall-clock time.
-            Status::Waiting => {
-                (self.ready_at(state, run)? <= self.0.env.now()).then_some(ClaimReason::Ready)
-            }
-            // Rule 10: queued is ready, whatever the clock says about the time of its last event.
-            _ if run.lease.is_none() => Some(ClaimReason::Ready),
-            _ => Some(ClaimReason::Orphaned),
+        if self.is_driven(state, run) {
+            return None;
         }
+        Self::ready(state, run).claim_reason(run.lease.is_some(), self.0.env.now())
     }
 
     fn ring(&self, row: &Row) {
@@ -180,7 +161,7 @@ impl MemoryStore {
             ready_at: if driver.is_some() {
                 None
             } else {
-                self.ready_at(state, run)
+                Self::ready(state, run).at(&run.tip.row)
             },
             driver,
             erased: false,
@@ -282,6 +263,7 @@ impl RunStore for MemoryStore {
             receipts: HashMap::new(),
             epoch,
             lease,
+            lapsed: Vec::new(),
         };
         state.runs.insert(state.last_place, created);
         state.keep_blobs(run, blobs, &[]);
@@ -500,7 +482,11 @@ impl RunStore for MemoryStore {
             return Ok(ClaimOutcome::Driven(self.entry_of(state, it)));
         }
         let reason = self.claim_reason(state, it);
+        // Rule 24: silence is no proof of death; only an owner that left is known dead.
+        let lapsed = it.lease.filter(|(holder, _)| !state.has_left(*holder));
         let it = state.run_mut(run)?;
+        let epoch = it.epoch;
+        it.lapsed.extend(lapsed.map(|(holder, _)| (epoch, holder)));
         // Whatever follows, the dead holder's lease is over (rules 14, 15 and 18).
         it.lease = None;
         let mut claimed = false;
@@ -520,11 +506,28 @@ impl RunStore for MemoryStore {
         let entry = self.entry_of(state, state.run(run)?);
         drop(guard);
         self.0.bells.ring(run);
-        Ok(if claimed {
-            ClaimOutcome::Claimed(entry)
-        } else {
-            ClaimOutcome::NotReady(entry)
+        Ok(match reason {
+            Some(_) if claimed => ClaimOutcome::Claimed(entry),
+            Some(_) => ClaimOutcome::CrashLoop(entry),
+            None => ClaimOutcome::NotReady(entry),
         })
+    }
+
+    async fn lapsed(&self, run: &RunId) -> Result<Vec<Lapsed>, Error> {
+        let state = self.lock();
+        let it = state.run(run)?;
+        if it.tip.row.status().is_terminal() {
+            return Ok(Vec::new());
+        }
+        let silent = it.lapsed.iter().filter(|(_, id)| !state.has_left(*id));
+        let lapsed = silent.filter_map(|(epoch, id)| {
+            let owner = state.owners.get(id)?.owner.clone();
+            Some(Lapsed {
+                epoch: *epoch,
+                owner,
+            })
+        });
+        Ok(lapsed.collect())
     }
 
     async fn release(&self, run: &RunId, epoch: Epoch) -> Result<Entry, Error> {

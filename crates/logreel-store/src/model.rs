@@ -6,8 +6,8 @@ use std::sync::Arc;
 use logreel_core::event::{RunKind, RunStarted};
 use logreel_core::meaning::ResultSet;
 use logreel_core::{
-    AppendId, Blob, Digest, Draft, Epoch, Event, Head, Record, Rejected, Row, RunId, Seq, Session,
-    Status, Timestamp,
+    AppendId, Blob, Digest, Draft, Epoch, Event, Head, Ready, Record, Rejected, Row, RunId, Seq,
+    Session, Status, Timestamp,
 };
 
 /// A run to be created.
@@ -105,6 +105,18 @@ impl Entry {
         self.driver.as_ref().is_some_and(|driver| driver.alive)
     }
 
+    /// Whether a claim at `now` may succeed: nobody alive drives it, and it is ready. What a dead owner
+    /// held is worth a claim in any case, which takes its lease away.
+    pub fn is_worth_a_claim(&self, now: Timestamp) -> bool {
+        match &self.driver {
+            Some(driver) => !driver.alive,
+            None => {
+                let ready = Ready::shown(&self.row, self.ready_at);
+                ready.claim_reason(false, now).is_some()
+            }
+        }
+    }
+
     /// Planning, executing or verifying, and its owner is gone.
     pub fn is_orphaned(&self) -> bool {
         let working = matches!(
@@ -124,6 +136,16 @@ pub struct Driver {
     pub since: Timestamp,
     /// Whether the owner lives, as far as is known here.
     pub alive: bool,
+}
+
+/// An earlier driver that fell silent: its lease ran out and was taken, but nobody knows that it is
+/// dead. It may be frozen or cut off, and about to go on with what it had begun.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lapsed {
+    /// What it drove under.
+    pub epoch: Epoch,
+    /// The process.
+    pub owner: Owner,
 }
 
 /// A process that drives runs.
@@ -162,8 +184,10 @@ pub enum ClaimOutcome {
     Claimed(Entry),
     /// Someone else does.
     Driven(Entry),
-    /// It has ended, waits for someone, or its drivers keep dying.
+    /// It has ended, or waits for someone.
     NotReady(Entry),
+    /// Its drivers keep dying: the claim made it wait for a person. That is the log's last event.
+    CrashLoop(Entry),
 }
 
 /// What a worker can drive.

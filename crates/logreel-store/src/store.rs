@@ -7,7 +7,7 @@ use logreel_core::{AppendId, Blob, Digest, Epoch, Outside, RunId, RunKey, Seq, S
 
 use crate::{
     Append, AppendError, Appended, ClaimOutcome, Claimable, Commanded, CreateError, Created,
-    Cursor, Doorbell, Entry, Error, EventPage, Filter, NewRun, Owner, OwnerId, RunPage,
+    Cursor, Doorbell, Entry, Error, EventPage, Filter, Lapsed, NewRun, Owner, OwnerId, RunPage,
     SessionInfo, Stats,
 };
 
@@ -93,6 +93,10 @@ pub trait RunStore: Send + Sync + 'static {
 
     /// Takes over a run that is ready or orphaned, under the next epoch.
     async fn claim(&self, run: &RunId, owner: OwnerId) -> Result<ClaimOutcome, Error>;
+
+    /// Drivers of a run that has not ended whose lease ran out and was taken, oldest first, without
+    /// those that are known dead by now. One that gave its lease back or left is not among them.
+    async fn lapsed(&self, run: &RunId) -> Result<Vec<Lapsed>, Error>;
 
     /// Gives a lease back. A run that is not waiting is ready for the next worker.
     async fn release(&self, run: &RunId, epoch: Epoch) -> Result<Entry, Error>;

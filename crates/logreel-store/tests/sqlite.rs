@@ -361,6 +361,15 @@ async fn a_frozen_process_of_this_host_is_taken_over_after_its_lease() {
     // It still holds its lock, but it beats no more.
     env.advance(Duration::from_secs(2));
     assert!(matches!(claim().await, ClaimOutcome::Claimed(_)));
+    let lapsed = async || here.lapsed(&entry.row.run).await.unwrap();
+    assert_eq!(lapsed().await.len(), 1, "nobody knows that it is dead");
+    // Others join and clear away what is dead; when it wakes it finds itself.
+    join(&here).await;
+    frozen.beat(owner).await.unwrap();
+    assert_eq!(lapsed().await.len(), 1);
+    // The system drops the lock of a process that dies; so does this.
+    drop(frozen);
+    assert_eq!(lapsed().await, [], "now it is known dead");
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ use std::any::{Any, TypeId};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use logreel_core::event::{Custom, StatePatched};
 use logreel_core::{Body, Digest, RunId, StepId};
@@ -32,7 +33,8 @@ pub(crate) struct Execution {
     pub(crate) pulse: Arc<Pulse>,
     pub(crate) provided: Arc<Provided>,
     pub(crate) activity: Activity,
-    pub(crate) commands: Commands,
+    /// When this execution began, on the monotonic clock; its lease is older.
+    pub(crate) began: Duration,
     /// Held while a kept signal is taken.
     pub(crate) taking: tokio::sync::Mutex<()>,
     asked: Mutex<Asked>,
@@ -110,17 +112,13 @@ impl Execution {
             logged: logged.facts,
             ..Asked::default()
         };
-        let commands = Commands::new(
-            journal.run,
-            Arc::clone(&pulse.groups),
-            Arc::clone(&journal.env),
-        );
+        let began = journal.env.monotonic();
         Self {
             journal,
             pulse,
             provided,
             activity: Activity::default(),
-            commands,
+            began,
             taking: tokio::sync::Mutex::new(()),
             asked: Mutex::new(asked),
         }
@@ -312,11 +310,7 @@ impl Ctx {
     }
 
     /// Waits until the time is over, also when that is after a restart.
-    pub async fn sleep(
-        &self,
-        name: impl StepName,
-        duration: std::time::Duration,
-    ) -> Result<(), TaskError> {
+    pub async fn sleep(&self, name: impl StepName, duration: Duration) -> Result<(), TaskError> {
         crate::wait::sleep(self, name.step_id(), duration).await
     }
 

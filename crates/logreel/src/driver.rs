@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use logreel_core::event::{PhaseEntered, SpecChanged};
 use logreel_core::meaning::effect_key;
-use logreel_core::{Body, Command, Epoch, Event, Json, Payload, RunId, Seq, Status};
+use logreel_core::{Body, Command, Epoch, Event, Json, Payload, RunId, Seq};
 use logreel_store::{ClaimOutcome, Entry};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -20,6 +20,7 @@ use crate::ctx::{Ctx, Execution, Logged};
 use crate::engine::Inner;
 use crate::error::{ErrorKind, TaskError};
 use crate::journal::{Journal, RecordError, Stop};
+use crate::owner::LOOK_EVERY;
 use crate::step::panic_text;
 use crate::task::TaskDef;
 use crate::value;
@@ -31,8 +32,6 @@ const GRACE: Duration = Duration::from_secs(1);
 const PARK_AFTER: Duration = Duration::from_millis(25);
 /// The first facts of a driver go out by themselves after this, so that watchers see them.
 const SHOW_AFTER: Duration = Duration::from_millis(20);
-/// A driver looks at its run at least this often, whatever the doorbell does.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// How a drive came to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,41 +44,81 @@ pub(crate) enum Drove {
     Lost,
 }
 
+/// A lease this process holds, and how far the log reached when it got it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lease {
+    run: RunId,
+    epoch: Epoch,
+    head: Seq,
+}
+
+impl Lease {
+    /// From the run as the lease was given.
+    pub(crate) fn of(entry: &Entry) -> Self {
+        Self {
+            run: entry.row.run,
+            epoch: entry.epoch,
+            head: entry.row.head.seq,
+        }
+    }
+
+    /// Whether the hooks hear of the event from this driver (SEMANTICS 29): it began the lease, or came
+    /// while it was held, whoever appended it.
+    fn tells(&self, event: &Event) -> bool {
+        event.epoch == self.epoch || event.seq > self.head
+    }
+}
+
 /// Drives a run under a lease this process holds, and gives the lease back, whatever happens.
 async fn drive(
     engine: &Arc<Inner>,
-    run: RunId,
-    epoch: Epoch,
+    lease: Lease,
     def: &TaskDef,
     accept_spec_change: bool,
 ) -> Result<Drove, Error> {
-    let drove = drive_to_stop(engine, run, epoch, def, accept_spec_change).await;
-    give_back(engine, &run, epoch).await;
+    let mut loaded = None;
+    let drove = drive_to_stop(engine, lease, def, accept_spec_change, &mut loaded).await;
+    let released = give_back(engine, lease).await;
+    // What others appended between the last look and the release found the run driven.
+    if let Some(entry) = released.filter(|entry| entry.epoch == lease.epoch) {
+        let told = loaded.map(|journal| journal.with_state(|state| state.row.head.seq));
+        let from = told.map_or(Seq::FIRST, Seq::next);
+        engine
+            .tell_up_to(&entry, from, |event| lease.tells(event))
+            .await;
+    }
     drove
 }
 
 /// Gives the lease back, also to a store that cannot be reached for a while: this process lives, so
 /// nobody else would take the run over. Another driver's lease is not touched: ours is an older epoch.
-async fn give_back(engine: &Inner, run: &RunId, epoch: Epoch) {
-    while let Err(error) = engine.release(run, epoch).await {
+async fn give_back(engine: &Inner, lease: Lease) -> Option<Entry> {
+    let Lease { run, epoch, .. } = lease;
+    loop {
+        let error = match engine.release(&run, epoch).await {
+            Ok(released) => return released,
+            Err(error) => error,
+        };
         tracing::warn!(%run, %error, "the lease was not given back");
         if error.kind() != ErrorKind::Unavailable || engine.check_open().is_err() {
-            return;
+            return None;
         }
         engine.env.sleep(LOOK_EVERY).await;
     }
 }
 
+/// `loaded` is the journal, once the hooks know what it holds.
 async fn drive_to_stop(
     engine: &Arc<Inner>,
-    run: RunId,
-    epoch: Epoch,
+    lease: Lease,
     def: &TaskDef,
     accept_spec_change: bool,
+    loaded: &mut Option<Arc<Journal>>,
 ) -> Result<Drove, Error> {
+    let Lease { run, epoch, .. } = lease;
     let mut logged = Logged::default();
     let mut claimed_with: Vec<Event> = Vec::new();
-    let loaded = Journal::load(
+    let journal = Journal::load(
         run,
         epoch,
         Arc::clone(&engine.store),
@@ -87,17 +126,18 @@ async fn drive_to_stop(
         engine.hooks.clone(),
         |event| {
             logged.note(&event.body);
-            if event.epoch == epoch {
+            if lease.tells(event) {
                 claimed_with.push(event.clone());
             }
         },
     )
     .await;
-    let journal = Arc::new(loaded?);
+    let journal = Arc::new(journal?);
     engine
         .hooks
         .tell(run, journal.session.as_ref(), &claimed_with)
         .await;
+    *loaded = Some(Arc::clone(&journal));
     if accept_spec_change {
         let (spec, spec_digest) = (Payload::Inline(def.spec.clone()), def.spec_digest);
         later(&journal, SpecChanged { spec, spec_digest }.into());
@@ -404,7 +444,7 @@ impl<F: Future + Unpin> Future for Tracked<F> {
 /// two of them never hold the same lease.
 pub(crate) enum Begin {
     /// With the lease that the run was created with.
-    Created(Epoch),
+    Created(Lease),
     /// By claiming it once; the asker wants to know how that went.
     Claim {
         accept_spec_change: bool,
@@ -427,7 +467,7 @@ impl Inner {
         let engine = Arc::clone(self);
         self.spawn(run, async move {
             let drove = match begin {
-                Begin::Created(epoch) => drive_or_wait(&engine, run, epoch, &def, false).await?,
+                Begin::Created(lease) => drive_or_wait(&engine, lease, &def, false).await?,
                 Begin::Keep => Drove::Released,
                 Begin::Claim {
                     accept_spec_change,
@@ -435,14 +475,19 @@ impl Inner {
                 } => {
                     let outcome = engine.claim(&run).await;
                     let claimed = match &outcome {
-                        Ok(ClaimOutcome::Claimed(entry)) => Some(entry.epoch),
-                        Ok(ClaimOutcome::Driven(_) | ClaimOutcome::NotReady(_)) | Err(_) => None,
+                        Ok(ClaimOutcome::Claimed(entry)) => Some(Lease::of(entry)),
+                        Ok(
+                            ClaimOutcome::Driven(_)
+                            | ClaimOutcome::NotReady(_)
+                            | ClaimOutcome::CrashLoop(_),
+                        )
+                        | Err(_) => None,
                     };
                     if answer.send(outcome).is_err() {
                         tracing::debug!(%run, "whoever asked for the claim is gone");
                     }
-                    let Some(epoch) = claimed else { return Ok(()) };
-                    drive_or_wait(&engine, run, epoch, &def, accept_spec_change).await?
+                    let Some(lease) = claimed else { return Ok(()) };
+                    drive_or_wait(&engine, lease, &def, accept_spec_change).await?
                 }
             };
             match drove {
@@ -456,14 +501,13 @@ impl Inner {
 /// [`drive`], where a store that could not be reached is no end: the run is tried again later.
 async fn drive_or_wait(
     engine: &Arc<Inner>,
-    run: RunId,
-    epoch: Epoch,
+    lease: Lease,
     def: &TaskDef,
     accept_spec_change: bool,
 ) -> Result<Drove, Error> {
-    match drive(engine, run, epoch, def, accept_spec_change).await {
+    match drive(engine, lease, def, accept_spec_change).await {
         Err(error) if error.kind() == ErrorKind::Unavailable => {
-            tracing::warn!(%run, %error, "the run could not be driven; trying again");
+            tracing::warn!(run = %lease.run, %error, "the run could not be driven; trying again");
             engine.env.sleep(LOOK_EVERY).await;
             Ok(Drove::Lost)
         }
@@ -514,13 +558,10 @@ async fn keep_once(
             engine.release(&run, entry.epoch).await?;
             true
         }
-        Some(driver) => !driver.alive,
-        // A run that does not wait is ready, whatever the clock says about its last event.
-        None if entry.row.status() != Status::Waiting => true,
-        None => entry.ready_at.is_some_and(|at| at <= now),
+        Some(_) | None => entry.is_worth_a_claim(now),
     };
     if claimable && let ClaimOutcome::Claimed(entry) = engine.claim(&run).await? {
-        drive_or_wait(engine, run, entry.epoch, def, false).await?;
+        drive_or_wait(engine, Lease::of(&entry), def, false).await?;
         return Ok(ControlFlow::Continue(Duration::ZERO));
     }
     Ok(ControlFlow::Continue(

@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use logreel_core::event::Durability;
-use logreel_core::{Digest, Epoch, Json, RunId};
+use logreel_core::{Digest, Epoch, Event, Json, RunId, Seq};
 use logreel_store::sqlite::{Options, this_host};
 use logreel_store::{
     ClaimOutcome, Entry, Env, MemoryStore, Owner, OwnerId, RunStore, SqliteStore, SystemEnv,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::sync::{OnceCell, watch};
+use tokio::sync::{OnceCell, RwLockReadGuard, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::Error;
@@ -22,6 +22,7 @@ use crate::ctx::{Ctx, Provided};
 use crate::error::TaskError;
 use crate::handle::RunHandle;
 use crate::hook::{FnHook, Hook, HookEvent, Hooks};
+use crate::journal::PAGE;
 use crate::owner::{LEASE, Pulse, Renewal};
 use crate::query::Runs;
 use crate::session::SessionHandle;
@@ -48,6 +49,8 @@ pub(crate) struct Inner {
     renewal: Mutex<Option<Renewal>>,
     working: Mutex<Working>,
     closing: watch::Sender<bool>,
+    /// Held by whoever takes a lease outside of a driver, so that none is taken by an owner that left.
+    door: tokio::sync::RwLock<()>,
 }
 
 #[derive(Default)]
@@ -240,6 +243,7 @@ impl Builder {
             renewal: Mutex::new(None),
             working: Mutex::new(working),
             closing: watch::Sender::new(false),
+            door: tokio::sync::RwLock::new(()),
         })))
     }
 }
@@ -276,6 +280,13 @@ impl Inner {
         } else {
             Ok(())
         }
+    }
+
+    /// Keeps the engine from closing until it is dropped; refused once it closes.
+    pub(crate) async fn hold_open(&self) -> Result<RwLockReadGuard<'_, ()>, Error> {
+        let open = self.door.read().await;
+        self.check_open()?;
+        Ok(open)
     }
 
     pub(crate) async fn until_closing(&self) {
@@ -337,11 +348,12 @@ impl Inner {
         run: RunId,
         driver: impl Future<Output = Result<(), Error>> + Send + 'static,
     ) {
+        let engine = Arc::clone(self);
+        let mut working = self.working();
+        // Looked at under the lock that `close` takes the drivers under: it misses none.
         if self.check_open().is_err() {
             return;
         }
-        let engine = Arc::clone(self);
-        let mut working = self.working();
         // Ends of earlier drivers surface here, at the latest.
         while let Some(ended) = working.joins.try_join_next() {
             surface(ended);
@@ -372,7 +384,7 @@ impl Inner {
     /// Takes a run over. A claim whose answer was lost is known by the owner it left.
     pub(crate) async fn claim(self: &Arc<Self>, run: &RunId) -> Result<ClaimOutcome, Error> {
         let owner = self.owner().await?;
-        match self.store.claim(run, owner.id()).await {
+        let outcome = match self.store.claim(run, owner.id()).await {
             Err(logreel_store::Error::Ambiguous { what }) => {
                 tracing::warn!(%run, what, "looking whether the claim landed");
                 let entry = self.store.entry(run).await?;
@@ -383,40 +395,56 @@ impl Inner {
                 if ours {
                     return Ok(ClaimOutcome::Claimed(entry));
                 }
-                Ok(self.store.claim(run, owner.id()).await?)
+                self.store.claim(run, owner.id()).await?
             }
-            other => Ok(other?),
+            other => other?,
+        };
+        if let ClaimOutcome::CrashLoop(entry) = &outcome {
+            // Nobody drives it, so whoever appended it tells of it.
+            self.tell_up_to(entry, entry.row.head.seq, |_| true).await;
         }
+        Ok(outcome)
     }
 
-    /// Gives a lease back; doing it twice is doing it once.
-    pub(crate) async fn release(&self, run: &RunId, epoch: Epoch) -> Result<Entry, Error> {
+    /// Gives a lease back; doing it twice is doing it once. The run as it was when the lease ended, or
+    /// `None` when the answer was lost and others may have been at it since.
+    pub(crate) async fn release(&self, run: &RunId, epoch: Epoch) -> Result<Option<Entry>, Error> {
         match self.store.release(run, epoch).await {
             Err(logreel_store::Error::Ambiguous { what }) => {
                 tracing::warn!(%run, what, "giving the lease back again");
-                Ok(self.store.release(run, epoch).await?)
+                self.store.release(run, epoch).await?;
+                Ok(None)
             }
-            other => Ok(other?),
+            other => Ok(Some(other?)),
         }
     }
 
-    /// Tells the hooks of what happened to a run nobody drives.
-    pub(crate) async fn tell_undriven(&self, entry: &Entry) {
-        if !self.hooks.wanted() {
-            return;
-        }
-        let page = self
-            .store
-            .read(&entry.row.run, logreel_core::Seq::FIRST, 1)
-            .await;
-        match page.map(|page| page.items.first().map(|record| record.decode())) {
-            Ok(Some(Ok(event))) => {
-                let session = entry.row.facts.session.as_ref();
-                self.hooks.tell(entry.row.run, session, &[event]).await;
+    /// Tells the hooks of the events from `from` up to the entry's head that are ours to tell.
+    pub(crate) async fn tell_up_to(&self, entry: &Entry, from: Seq, ours: impl Fn(&Event) -> bool) {
+        let (run, head) = (entry.row.run, entry.row.head.seq);
+        let mut from = from;
+        while self.hooks.wanted() && from <= head {
+            let read = self.store.read(&run, from, PAGE).await.and_then(|page| {
+                let records = page.items.iter().take_while(|record| record.seq <= head);
+                let events =
+                    records.map(|record| record.decode().map_err(logreel_store::Error::from));
+                Ok((events.collect::<Result<Vec<Event>, _>>()?, page.next))
+            });
+            match read {
+                Ok((mut events, next)) => {
+                    events.retain(&ours);
+                    let session = entry.row.facts.session.as_ref();
+                    self.hooks.tell(run, session, &events).await;
+                    if next == from {
+                        return;
+                    }
+                    from = next;
+                }
+                Err(error) => {
+                    tracing::error!(%run, %from, %error, "the hooks were not told");
+                    return;
+                }
             }
-            Ok(Some(Err(error))) => tracing::error!(%error, "a hook was not told"),
-            Ok(None) => {}
-            Err(error) => tracing::error!(%error, "a hook was not told"),
         }
     }
 
@@ -435,6 +463,7 @@ impl Inner {
 
     async fn close(self: &Arc<Self>) -> Result<(), Error> {
         self.closing.send_replace(true);
+        drop(self.door.write().await);
         let mut joins = {
             let mut working = self.working();
             std::mem::take(&mut working.joins)

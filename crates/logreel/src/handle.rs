@@ -10,8 +10,9 @@ use logreel_store::Entry;
 use serde::de::DeserializeOwned;
 
 use crate::Error;
-use crate::cancel::{CancelOutcome, PauseOutcome};
+use crate::cancel::CancelOutcome;
 use crate::engine::Inner;
+use crate::pause::PauseOutcome;
 use crate::subscribe::{EventStream, RecordStream};
 use crate::value;
 

@@ -23,7 +23,7 @@ use crate::Error;
 use crate::hook::Hooks;
 
 /// Events per page when a log is read.
-const PAGE: usize = 1000;
+pub(crate) const PAGE: usize = 1000;
 /// How many bytes of recorded results are kept from the first fold; the rest is read again.
 const CACHE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// How long an unreachable store is tried again before the driver gives up.
@@ -436,6 +436,13 @@ impl Journal {
 
     fn notice_stops(&self) {
         let stop = self.with_state(|state| {
+            if state.row.epoch > self.epoch {
+                // Noticed in what others append, so that also a step that appends nothing stops.
+                let epoch = state.row.epoch;
+                return Some(Stop::Lost(format!(
+                    "another driver took over (epoch {epoch})"
+                )));
+            }
             let paused = || {
                 state
                     .row

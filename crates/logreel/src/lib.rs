@@ -23,6 +23,7 @@
 //! # engine.close().await?; Ok(()) }
 //! ```
 
+mod answer;
 mod cancel;
 mod ctx;
 mod driver;
@@ -32,9 +33,14 @@ mod handle;
 mod hook;
 mod journal;
 mod message;
+mod outside;
 mod owner;
+mod pause;
 mod query;
+mod resolve;
+mod resume;
 mod session;
+mod signal;
 mod start;
 mod step;
 mod subscribe;
@@ -50,13 +56,16 @@ pub mod workflow;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use cancel::{CancelOutcome, PauseOutcome, ResumeOutcome};
+pub use cancel::CancelOutcome;
 pub use ctx::Ctx;
 pub use engine::{Builder, Engine};
 pub use error::{Error, ErrorKind, TaskError};
 pub use handle::{Outcome, RunHandle};
 pub use hook::{Hook, HookEvent};
+pub use pause::PauseOutcome;
 pub use query::Runs;
+pub use resolve::Resolved;
+pub use resume::ResumeOutcome;
 pub use session::SessionHandle;
 pub use start::{IfBusy, Start};
 pub use step::{Retry, Step, StepName};
@@ -71,3 +80,8 @@ pub use logreel_core::{
     Timestamp, WaitId,
 };
 pub use logreel_store::{self as store, Entry, Env, Filter, MemoryStore, RunStore, SqliteStore};
+
+/// What the README shows must compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -12,6 +12,9 @@ use crate::workflow::groups::Groups;
 /// How long a lease holds without a renewal, when nothing else is said.
 pub(crate) const LEASE: Duration = Duration::from_secs(10);
 
+/// How often something outside is looked at by whoever waits for it, whatever the doorbells do.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(500);
+
 /// The owner's pulse: when the last confirmed renewal was *sent*.
 pub(crate) struct Pulse {
     pub(crate) owner: Owner,
@@ -58,6 +61,10 @@ impl Pulse {
         let sent = self.sent_ms.load(Ordering::Relaxed);
         let margin = self.lease / 5;
         millis(self.env.monotonic()).saturating_sub(sent) < millis(self.lease - margin)
+    }
+
+    pub(crate) fn lease(&self) -> Duration {
+        self.lease
     }
 
     pub(crate) fn period(&self) -> Duration {

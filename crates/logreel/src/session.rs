@@ -21,13 +21,17 @@ impl SessionHandle {
         Self { engine, session }
     }
 
+    /// What is known of it; `None` when no run was ever started in it.
+    pub async fn info(&self) -> Result<Option<SessionInfo>, Error> {
+        let sessions = self.engine.store.sessions().await?;
+        Ok(sessions
+            .into_iter()
+            .find(|info| info.session == self.session))
+    }
+
     /// The run that is active in it.
     pub async fn active(&self) -> Result<Option<RunId>, Error> {
-        let sessions = self.engine.store.sessions().await?;
-        let ours = sessions
-            .into_iter()
-            .find(|info| info.session == self.session);
-        Ok(ours.and_then(|info| info.active))
+        Ok(self.info().await?.and_then(|info| info.active))
     }
 
     /// Cancels its active run; a run that starts later is not touched.

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use logreel_core::event::{Budget, Git, Provenance, RunKind, RunStarted};
-use logreel_core::{Digest, Json, Payload, RunId, Session, Status};
+use logreel_core::{Digest, Json, Payload, RunId, Seq, Session, Status};
 use logreel_store::{CreateError, Created, Filter, NewRun, OwnerId};
 use serde::de::DeserializeOwned;
 
 use crate::Error;
-use crate::driver::Begin;
+use crate::driver::{Begin, Lease};
 use crate::engine::Inner;
 use crate::handle::RunHandle;
 use crate::task::TaskDef;
@@ -138,11 +138,6 @@ impl<O: DeserializeOwned> Start<O> {
             .input
             .map_err(|error| Error::value("the input", error))?;
         let (input, blob) = Payload::of(input);
-        let owner = if self.queue {
-            None
-        } else {
-            Some(engine.owner().await?.id())
-        };
         let started = RunStarted {
             agent: Arc::clone(&self.def.name),
             budget: Budget::default(),
@@ -170,6 +165,12 @@ impl<O: DeserializeOwned> Start<O> {
         let blobs: Vec<_> = blob.into_iter().collect();
         let mut tries = 1;
         loop {
+            let open = engine.hold_open().await?;
+            let owner = if self.queue {
+                None
+            } else {
+                Some(engine.owner().await?.id())
+            };
             let context = engine.session_context(session.as_ref()).await?;
             let new = NewRun {
                 run,
@@ -188,9 +189,11 @@ impl<O: DeserializeOwned> Start<O> {
                 {
                     tracing::warn!(%run, what, "creating the run again");
                     tries += 1;
+                    drop(open);
                     engine.env.sleep(CREATE_PAUSE).await;
                 }
                 Err(CreateError::Busy { session, active }) => {
+                    drop(open);
                     engine.make_way(self.if_busy, session, active).await?;
                 }
                 Err(error) => return Err(error.into()),
@@ -234,9 +237,10 @@ impl Inner {
         let def = Arc::clone(def);
         match created {
             Created::New(entry) if owner.is_some() => {
-                self.spawn_driver(run, def, Begin::Created(entry.epoch), true);
+                self.spawn_driver(run, def, Begin::Created(Lease::of(&entry)), true);
             }
-            Created::New(entry) => self.tell_undriven(&entry).await,
+            // Nobody drives it, so whoever appended it tells of it.
+            Created::New(entry) => self.tell_up_to(&entry, Seq::FIRST, |_| true).await,
             Created::Attached(entry) => {
                 // Also when the lease is ours already because the answer to its creation was lost:
                 // the keeper gives it back and claims it anew.

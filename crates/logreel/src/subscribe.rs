@@ -87,11 +87,10 @@ impl RecordStream {
     }
 }
 
+/// Which kinds end a run is known by the body. One that cannot be read ends the stream all the same:
+/// after it there is nothing but late facts.
 fn is_terminal(record: &Record) -> bool {
-    matches!(
-        record.kind.as_str(),
-        "run.completed" | "run.failed" | "run.cancelled"
-    )
+    record.kind.starts_with("run.") && record.decode().is_ok_and(|event| event.body.is_terminal())
 }
 
 /// A run's events, decoded.

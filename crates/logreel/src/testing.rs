@@ -1,16 +1,17 @@
-//! For whoever tests tasks: an engine in memory whose time jumps when all wait, and a sweep that
-//! crashes a scenario at every write.
+//! For whoever tests tasks: an engine whose time jumps when all wait, and a sweep that crashes a
+//! scenario at every write.
 
 use std::ops::Deref;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use logreel_core::{Digest, Status, Timestamp};
 use logreel_store::faulty::{Fault, Faults, FaultyStore};
 use logreel_store::{Env, Filter, MemoryStore, RunStore};
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::workflow::command::CommandSpec;
 use crate::{Builder, Ctx, Engine, Error, TaskError};
@@ -19,15 +20,55 @@ use crate::{Builder, Ctx, Engine, Error, TaskError};
 /// (`#[tokio::test(start_paused = true)]`). Ids and randomness are counted, so that a test is the
 /// same every time.
 pub struct TestEnv {
-    started: tokio::time::Instant,
+    clock: Arc<Clock>,
     drawn: AtomicU64,
+    /// How far someone has set the wall clock, in microseconds.
+    set_by: AtomicI64,
+}
+
+/// The runtime's clock. One that was paused is shown only by its own runtime; whoever looks from
+/// elsewhere, as a store's own thread does, gets what was seen last.
+struct Clock {
+    started: tokio::time::Instant,
+    /// Only the clock of a runtime with one thread can be paused.
+    may_be_paused: bool,
+    /// As of the last look from inside, in nanoseconds.
+    seen: AtomicU64,
+}
+
+impl Clock {
+    fn look(&self) -> Duration {
+        if !self.may_be_paused || has_one_thread() {
+            let elapsed = self.started.elapsed();
+            let nanos = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
+            self.seen.store(nanos, Ordering::SeqCst);
+        }
+        Duration::from_nanos(self.seen.load(Ordering::SeqCst))
+    }
+}
+
+fn has_one_thread() -> bool {
+    Handle::try_current().is_ok_and(|it| it.runtime_flavor() == RuntimeFlavor::CurrentThread)
+}
+
+impl TestEnv {
+    /// Someone sets the wall clock; no time passes.
+    pub fn set_now(&self, now: Timestamp) {
+        let by = now.as_micros() - (BEGINNING + self.monotonic()).as_micros();
+        self.set_by.store(by, Ordering::SeqCst);
+    }
 }
 
 impl Default for TestEnv {
     fn default() -> Self {
         Self {
-            started: tokio::time::Instant::now(),
+            clock: Arc::new(Clock {
+                started: tokio::time::Instant::now(),
+                may_be_paused: has_one_thread(),
+                seen: AtomicU64::new(0),
+            }),
             drawn: AtomicU64::new(0),
+            set_by: AtomicI64::new(0),
         }
     }
 }
@@ -37,11 +78,12 @@ const BEGINNING: Timestamp = Timestamp::from_micros(1_767_225_600_000_000);
 
 impl Env for TestEnv {
     fn now(&self) -> Timestamp {
-        BEGINNING + self.monotonic()
+        let unset = BEGINNING + self.monotonic();
+        Timestamp::from_micros(unset.as_micros() + self.set_by.load(Ordering::SeqCst))
     }
 
     fn monotonic(&self) -> Duration {
-        self.started.elapsed()
+        self.clock.look()
     }
 
     fn random(&self, bytes: &mut [u8]) {
@@ -60,24 +102,35 @@ impl Env for TestEnv {
         reason = "an Env is where sleeping is implemented"
     )]
     fn sleep(&self, duration: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        Box::pin(tokio::time::sleep(duration))
+        let clock = Arc::clone(&self.clock);
+        Box::pin(async move {
+            tokio::time::sleep(duration).await;
+            clock.look();
+        })
     }
 }
 
-/// An engine in memory with virtual time. Derefs to [`Engine`].
+/// An engine with virtual time. Derefs to [`Engine`].
 pub struct TestEngine {
     engine: Engine,
     store: Arc<dyn RunStore>,
-    env: Arc<dyn Env>,
+    env: Arc<TestEnv>,
 }
 
 impl TestEngine {
-    /// A new one, on a store of its own. Time jumps when the runtime is paused.
+    /// A new one, on a store of its own in memory. Time jumps when the runtime is paused.
     pub async fn new() -> Result<Self, Error> {
-        let env: Arc<dyn Env> = Arc::new(TestEnv::default());
-        let store: Arc<dyn RunStore> = Arc::new(MemoryStore::new(Arc::clone(&env)));
-        let engine = builder(&store, &env).build().await?;
-        Ok(Self { engine, store, env })
+        let env = Arc::new(TestEnv::default());
+        let store = in_memory(Arc::<TestEnv>::clone(&env));
+        Self::build(store, env, |builder| builder).await
+    }
+
+    /// A new one on any store, which must take its time from what it is given.
+    pub async fn on(open: impl FnOnce(Arc<dyn Env>) -> Arc<dyn RunStore>) -> Result<Self, Error> {
+        let env = Arc::new(TestEnv::default());
+        let store = open(Arc::<TestEnv>::clone(&env));
+        let store = Arc::new(FaultyStore::new(store, Faults::new()).still());
+        Self::build(store, env, |builder| builder).await
     }
 
     /// The process dies: all work stops where it is, and its leases are a dead owner's.
@@ -85,18 +138,34 @@ impl TestEngine {
         kill(&self.engine, &*self.store).await
     }
 
+    /// The process is gone from sight: all work stops where it is, and nobody knows whether it is
+    /// dead. Its leases must run out.
+    pub async fn vanish(&self) {
+        self.engine.0.abort_all().await;
+    }
+
     /// Another process on the same store.
     pub async fn another(&self) -> Result<Self, Error> {
-        let engine = builder(&self.store, &self.env).build().await?;
-        Ok(Self {
-            engine,
-            store: Arc::clone(&self.store),
-            env: Arc::clone(&self.env),
-        })
+        self.another_with(|builder| builder).await
+    }
+
+    /// Another process on the same store, built as you like: with hooks, with things provided.
+    pub async fn another_with(&self, with: impl FnOnce(Builder) -> Builder) -> Result<Self, Error> {
+        Self::build(Arc::clone(&self.store), Arc::clone(&self.env), with).await
+    }
+
+    async fn build(
+        store: Arc<dyn RunStore>,
+        env: Arc<TestEnv>,
+        with: impl FnOnce(Builder) -> Builder,
+    ) -> Result<Self, Error> {
+        let clock: Arc<dyn Env> = Arc::<TestEnv>::clone(&env);
+        let engine = with(builder(&store, &clock)).build().await?;
+        Ok(Self { engine, store, env })
     }
 
     /// What the engine takes its time from.
-    pub fn env(&self) -> &Arc<dyn Env> {
+    pub fn env(&self) -> &Arc<TestEnv> {
         &self.env
     }
 }
@@ -107,6 +176,10 @@ impl Deref for TestEngine {
     fn deref(&self) -> &Engine {
         &self.engine
     }
+}
+
+fn in_memory(env: Arc<dyn Env>) -> Arc<dyn RunStore> {
+    Arc::new(MemoryStore::new(env))
 }
 
 fn builder(store: &Arc<dyn RunStore>, env: &Arc<dyn Env>) -> Builder {
@@ -180,8 +253,39 @@ where
     F: Fn(Engine) -> Fut,
     Fut: Future<Output = Result<(), Error>>,
 {
+    let world = || World {
+        // It works on no thread of its own, so time cannot jump meanwhile.
+        still: false,
+        ..World::new(in_memory)
+    };
+    sweep(world, |_, engine| scenario(engine)).await
+}
+
+/// [`crash_everywhere`] on any store: `open` gives a new one for every crash, which must take its time
+/// from what it is given. The scenario is told where it is crashed, `None` in the undisturbed run, so
+/// that it can count its effects per crash.
+///
+/// # Panics
+/// When a final state differs, or a run neither ends nor waits as in doubt.
+pub async fn crash_everywhere_on<F, Fut>(
+    open: impl Fn(Arc<dyn Env>) -> Arc<dyn RunStore>,
+    scenario: F,
+) -> Vec<Point>
+where
+    F: Fn(Option<(u64, Fault)>, Engine) -> Fut,
+    Fut: Future<Output = Result<(), Error>>,
+{
+    sweep(|| World::new(&open), scenario).await
+}
+
+async fn sweep<F, Fut>(world: impl Fn() -> World, scenario: F) -> Vec<Point>
+where
+    F: Fn(Option<(u64, Fault)>, Engine) -> Fut,
+    Fut: Future<Output = Result<(), Error>>,
+{
     let counting = Faults::new();
-    let expected = undisturbed_run(&scenario, &counting).await;
+    let undisturbed = |engine| scenario(None, engine);
+    let expected = undisturbed_run(world(), undisturbed, &counting).await;
     let mut points = Vec::new();
     for write in 1..=counting.writes() {
         for fault in [
@@ -190,7 +294,8 @@ where
             Fault::Lost,
             Fault::Landed,
         ] {
-            let end = disturbed_run(&scenario, write, fault, &expected).await;
+            let disturbed = |engine| scenario(Some((write, fault)), engine);
+            let end = disturbed_run(world(), disturbed, write, fault, &expected).await;
             points.push(Point { write, fault, end });
         }
     }
@@ -201,24 +306,27 @@ where
 struct World {
     store: Arc<dyn RunStore>,
     env: Arc<dyn Env>,
+    still: bool,
 }
 
 impl World {
-    fn new() -> Self {
+    fn new(open: impl Fn(Arc<dyn Env>) -> Arc<dyn RunStore>) -> Self {
         let env: Arc<dyn Env> = Arc::new(TestEnv::default());
-        let store = Arc::new(MemoryStore::new(Arc::clone(&env)));
-        Self { store, env }
+        let store = open(Arc::clone(&env));
+        let still = true;
+        Self { store, env, still }
     }
 
     fn faulty(&self, faults: &Faults) -> Arc<dyn RunStore> {
-        Arc::new(FaultyStore::new(Arc::clone(&self.store), faults.clone()))
+        let faulty = FaultyStore::new(Arc::clone(&self.store), faults.clone());
+        Arc::new(if self.still { faulty.still() } else { faulty })
     }
 
     async fn engine(&self, store: &Arc<dyn RunStore>) -> Engine {
         builder(store, &self.env)
             .build()
             .await
-            .expect("an engine in memory")
+            .expect("an engine on a store")
     }
 
     /// How every run ended, in the order of creation.
@@ -266,12 +374,11 @@ impl World {
 
 type Ends = Vec<(String, Status, Option<Digest>)>;
 
-async fn undisturbed_run<F, Fut>(scenario: &F, faults: &Faults) -> Ends
+async fn undisturbed_run<F, Fut>(world: World, scenario: F, faults: &Faults) -> Ends
 where
     F: Fn(Engine) -> Fut,
     Fut: Future<Output = Result<(), Error>>,
 {
-    let world = World::new();
     let engine = world.engine(&world.faulty(faults)).await;
     scenario(engine.clone())
         .await
@@ -285,12 +392,17 @@ where
     ends
 }
 
-async fn disturbed_run<F, Fut>(scenario: &F, write: u64, fault: Fault, expected: &Ends) -> PointEnd
+async fn disturbed_run<F, Fut>(
+    world: World,
+    scenario: F,
+    write: u64,
+    fault: Fault,
+    expected: &Ends,
+) -> PointEnd
 where
     F: Fn(Engine) -> Fut,
     Fut: Future<Output = Result<(), Error>>,
 {
-    let world = World::new();
     let faults = Faults::new();
     faults.fail(write, fault);
     let engine = world.engine(&world.faulty(&faults)).await;
@@ -300,9 +412,9 @@ where
     };
     kill(&engine, &*world.store)
         .await
-        .expect("a memory store lets an owner go");
+        .expect("a store lets an owner go");
     if faults.crashed() {
-        let engine = world.engine(&world.store).await;
+        let engine = world.engine(&world.faulty(&Faults::new())).await;
         let in_doubt = tokio::select! {
             ended = scenario(engine.clone()) => {
                 ended.unwrap_or_else(|error| {

@@ -11,9 +11,7 @@ use tokio::sync::oneshot;
 use crate::Error;
 use crate::driver::Begin;
 use crate::engine::{Engine, Inner};
-
-/// How long a worker without work waits before it looks again; a doorbell wakes it sooner.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+use crate::owner::LOOK_EVERY;
 
 impl Engine {
     /// Drives ready and orphaned runs of the registered tasks, at most `at_once` of them at a time,

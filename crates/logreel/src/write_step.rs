@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use crate::ctx::{Counted, Ctx};
 use crate::error::TaskError;
 use crate::journal::NEW_WAIT;
+use crate::owner::LOOK_EVERY;
 use crate::step::{GivenUp, Running, call, check_input, recorded};
 
 /// What a reconcile found out about a write that was interrupted.
@@ -39,6 +40,8 @@ pub struct WriteStep<'c, R = NoReconcile> {
     input: Result<Option<Digest>, serde_json::Error>,
     timeout: Option<Duration>,
     reconcile: R,
+    /// Whether `reconcile` is one that can find out.
+    reconciles: bool,
 }
 
 /// What the log says about a write that is asked for.
@@ -64,10 +67,16 @@ impl<'c> WriteStep<'c> {
             input: Ok(None),
             timeout: None,
             reconcile: NoReconcile,
+            reconciles: false,
         }
     }
 
     /// How to find out whether an interrupted write happened, by its key.
+    ///
+    /// It is asked at once when whoever was interrupted is known to be dead or has stopped. One that
+    /// only fell silent (frozen, or on a host that cannot be seen) may still be writing: then it is
+    /// asked after the write's [timeout](WriteStep::timeout) plus one lease, and without a timeout not
+    /// at all; a person must resolve the write.
     pub fn reconcile<R, Fut, T, E>(self, reconcile: R) -> WriteStep<'c, R>
     where
         R: Fn(Digest) -> Fut,
@@ -86,6 +95,7 @@ impl<'c> WriteStep<'c> {
             input,
             timeout,
             reconcile,
+            reconciles: true,
         }
     }
 }
@@ -128,6 +138,7 @@ impl WriteStep<'_, NoReconcile> {
             input,
             timeout,
             reconcile: unknown,
+            reconciles: false,
         }
         .run(work)
         .await
@@ -155,6 +166,7 @@ where
             input,
             timeout,
             reconcile,
+            reconciles,
         } = self;
         let step = ctx.0.ask(name)?;
         let input_digest = input?;
@@ -185,7 +197,12 @@ where
                     }
                 }
                 Known::Interrupted { attempt, epoch } => {
-                    // The lease was taken over, so the owner that announced it is dead or fenced.
+                    if reconciles && !has_settled(ctx, epoch, timeout).await? {
+                        let reason = "it was interrupted, its driver is not known to be dead, and \
+                             it has no timeout after which it could be";
+                        doubt(ctx, &step, key, reason).await?;
+                        continue;
+                    }
                     let said = match call(&step, || reconcile(key)) {
                         Ok(future) => running.guarded(Ok(future)).await,
                         Err(error) => Err(error),
@@ -244,6 +261,41 @@ fn know(ctx: &Ctx, step: &StepId, input_digest: Option<Digest>) -> Result<Known,
                 })
             }
         })
+}
+
+/// Waits until whoever announced a write under `epoch` cannot be about to make it any more: it is
+/// known dead or gave its lease back, or the write's timeout and one lease have passed since this
+/// driver fenced it. `false` when there is no timeout to wait for.
+async fn has_settled(
+    ctx: &Ctx,
+    epoch: Epoch,
+    timeout: Option<Duration>,
+) -> Result<bool, TaskError> {
+    let (journal, pulse) = (&ctx.0.journal, &ctx.0.pulse);
+    loop {
+        let left = match journal.store.lapsed(&journal.run).await {
+            Ok(lapsed) if lapsed.iter().all(|it| it.epoch != epoch) => return Ok(true),
+            Ok(_) => {
+                let Some(timeout) = timeout else {
+                    return Ok(false);
+                };
+                let passed = journal.env.monotonic().saturating_sub(ctx.0.began);
+                let left = (timeout + pulse.lease()).saturating_sub(passed);
+                if left.is_zero() {
+                    return Ok(true);
+                }
+                left
+            }
+            Err(error) => {
+                tracing::warn!(run = %journal.run, %error, "who drove before is not known");
+                LOOK_EVERY
+            }
+        };
+        tokio::select! {
+            () = journal.env.sleep(left.min(LOOK_EVERY)) => {}
+            stopped = ctx.0.until_stopped() => return Err(stopped),
+        }
+    }
 }
 
 /// A new write is refused when the log holds one that this execution has not asked for: the code is

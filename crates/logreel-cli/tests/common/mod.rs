@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use logreel::store::SystemEnv;
-use logreel::{Ctx, Engine, Env, Retry, RunId, TaskError, Timestamp, hours};
+use logreel::{Ctx, Engine, Entry, Env, Retry, RunId, TaskError, Timestamp, hours};
 use tempfile::TempDir;
 
 /// 2100-01-01: in the future, so that every age is `now`.
@@ -216,16 +216,7 @@ async fn make_runs(path: &Path) {
         .session("repo-43")
         .await
         .unwrap();
-    while engine
-        .store()
-        .entry(&run_id(WAITING))
-        .await
-        .unwrap()
-        .driver
-        .is_some()
-    {
-        clock.sleep(Duration::from_millis(1)).await;
-    }
+    until(&engine, run_id(WAITING), |entry| entry.driver.is_none()).await;
 
     clock.advance(1000);
     let idle = engine.task("idle", |_: Ctx, n: u32| async move {
@@ -247,4 +238,12 @@ async fn make_runs(path: &Path) {
     clock.advance(1000);
     idle.start(&3).id(run_id(QUEUED)).queue().await.unwrap();
     engine.close().await.unwrap();
+}
+
+/// Waits until the run is as asked.
+pub async fn until(engine: &Engine, run: RunId, holds: impl Fn(&Entry) -> bool) {
+    let mut bell = engine.store().watch(&run);
+    while !holds(&engine.store().entry(&run).await.unwrap()) {
+        assert!(bell.rung().await);
+    }
 }

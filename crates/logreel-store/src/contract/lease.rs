@@ -156,6 +156,55 @@ pub async fn a_silent_owner_is_dead_after_the_lease(harness: &dyn Harness) {
     world.finish().await;
 }
 
+/// Rule 24: a lease that was taken because its owner fell silent proves no death; an owner that left,
+/// or that gave its lease back, is at work no more.
+pub async fn a_silent_owner_that_lost_its_lease_is_not_known_dead_until_it_leaves(
+    harness: &dyn Harness,
+) {
+    let world = World::new(harness).await;
+    let mut pen = world.driven(task("taken over")).await;
+    pen.write(vec![phase(Phase::Executing)]).await;
+    let run = pen.run;
+    let two = world.owner(2).await;
+    driven(claim(&world, &run, two).await);
+    let lapsed = async || {
+        let lapsed = world.store.lapsed(&run).await.expect("lapsed drivers");
+        let known = lapsed.into_iter().map(|it| (it.epoch, it.owner.id));
+        known.collect::<Vec<_>>()
+    };
+    world.env.advance(harness.lease());
+    assert_eq!(lapsed().await, [], "nobody took it yet");
+    world.store.beat(two).await.expect("an owner beats");
+    world.claimed(&run, two).await;
+    assert_eq!(lapsed().await, [(Epoch(1), OwnerId(1))]);
+    world.store.beat(OwnerId(1)).await.expect("it wakes up");
+    assert_eq!(lapsed().await, [(Epoch(1), OwnerId(1))], "it lives");
+
+    // The next one leaves: it is known dead, the first one still is not.
+    world.store.leave(two).await.expect("the owner leaves");
+    let three = world.owner(3).await;
+    let third = world.claimed(&run, three).await;
+    assert_eq!(lapsed().await, [(Epoch(1), OwnerId(1))]);
+    third.release().await;
+    let mut last = world.claimed(&run, three).await;
+    last.write(vec![step("a", json!(1))]).await;
+    assert_eq!(lapsed().await, [(Epoch(1), OwnerId(1))]);
+    world
+        .store
+        .leave(OwnerId(1))
+        .await
+        .expect("the owner leaves");
+    assert_eq!(lapsed().await, []);
+
+    world.env.advance(harness.lease());
+    let four = world.owner(4).await;
+    last = world.claimed(&run, four).await;
+    assert_eq!(lapsed().await, [(Epoch(4), three)]);
+    last.complete(json!("done")).await;
+    assert_eq!(lapsed().await, [], "an ended run has nothing to settle");
+    world.finish().await;
+}
+
 /// Rule 20: a lease that expired and was not taken still appends, and a late beat revives it.
 pub async fn an_expired_lease_that_was_not_taken_still_appends(harness: &dyn Harness) {
     let world = World::new(harness).await;
@@ -456,7 +505,13 @@ pub async fn five_takeovers_without_a_result_are_a_crash_loop(harness: &dyn Harn
         crash(Some(takeover)).await;
     }
     let epoch = world.entry(&pen.run).await.epoch;
-    let stuck = not_ready(crash(None).await);
+    let ClaimOutcome::CrashLoop(stuck) = crash(None).await else {
+        panic!("it waits for a person from now on")
+    };
+    assert_eq!(
+        stuck,
+        not_ready(claim(&world, &pen.run, world.owner(98).await).await)
+    );
     assert_eq!(
         (stuck.row.status(), stuck.epoch),
         (Status::Waiting, epoch),

@@ -527,12 +527,22 @@ impl Story {
             answers.push(match store.claim(&run, owner).await {
                 Ok(ClaimOutcome::Claimed(entry)) => ("claimed".to_owned(), Some(masked(entry))),
                 Ok(ClaimOutcome::Driven(entry)) => ("driven".to_owned(), Some(masked(entry))),
+                Ok(ClaimOutcome::CrashLoop(entry)) => {
+                    ("crash loop".to_owned(), Some(masked(entry)))
+                }
                 Ok(ClaimOutcome::NotReady(entry)) => ("not ready".to_owned(), Some(masked(entry))),
                 Err(error) => (shown_error(&error), None),
             });
         }
         let (under, spec) = (answers.pop(), answers.pop());
         assert_eq!(under, spec, "claim {run} for {owner}");
+        let mut answers = Vec::new();
+        for store in pair.stores() {
+            let lapsed = store.lapsed(&run).await;
+            answers.push(lapsed.map_err(|error| shown_error(&error)));
+        }
+        let (under, spec) = (answers.pop(), answers.pop());
+        assert_eq!(under, spec, "lapsed drivers of {run}");
     }
 
     async fn release(&mut self, pair: &Pair<'_>) {

@@ -43,6 +43,8 @@ pub(super) struct Run {
     pub receipts: HashMap<AppendId, Receipt>,
     pub epoch: Epoch,
     pub lease: Option<(OwnerId, Timestamp)>,
+    /// Rule 24: who lost its lease by silence.
+    pub lapsed: Vec<(Epoch, OwnerId)>,
 }
 
 #[derive(Clone)]
@@ -73,6 +75,11 @@ impl State {
         let member = self.owners.get(&owner).filter(|member| !member.left);
         let stranger = || Error::Bug(format!("owner {owner} drives runs but did not join"));
         member.map(|member| &member.owner).ok_or_else(stranger)
+    }
+
+    /// Whether the owner is known dead.
+    pub fn has_left(&self, owner: OwnerId) -> bool {
+        self.owners.get(&owner).is_none_or(|member| member.left)
     }
 
     /// When the child that `step` of the run is has ended.

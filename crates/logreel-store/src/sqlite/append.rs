@@ -350,6 +350,8 @@ pub(super) fn retire(tx: &mut Tx<'_>, id: i64, run: &RunId) -> rusqlite::Result<
         .execute([id])?;
     conn.prepare_cached("DELETE FROM active WHERE run = ?1")?
         .execute([id])?;
+    conn.prepare_cached("DELETE FROM lapsed WHERE run = ?1")?
+        .execute([id])?;
     tx.tips.forget(run);
     Ok(())
 }

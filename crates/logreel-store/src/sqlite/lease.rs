@@ -2,17 +2,18 @@
 
 use logreel_core::decide::{ClaimDecision, decide_claim};
 use logreel_core::event::ClaimReason;
-use logreel_core::{Digest, Epoch, FORMAT, RunId, Status, Timestamp};
+use logreel_core::{Digest, Epoch, FORMAT, RunId, Timestamp};
 use rusqlite::{Connection, params};
 
 use super::append::{Before, Landed, Landing, land, retire, settle};
 use super::failure::{Halt, damaged};
 use super::open::Shared;
+use super::owners::Life;
 use super::rows::{self, Mark, Stored};
 use super::tips::Known;
 use super::writer::Tx;
 use crate::tip::prepare;
-use crate::{ClaimOutcome, Claimable, Entry, Error, Owner, OwnerId};
+use crate::{ClaimOutcome, Claimable, Entry, Error, Lapsed, Owner, OwnerId};
 
 /// Adds an owner, whose lock is held already, and clears away what dead ones left.
 pub(super) fn join(tx: &mut Tx<'_>, owner: &Owner) -> Result<(), Halt> {
@@ -31,10 +32,18 @@ fn sweep(tx: &mut Tx<'_>) -> Result<(), Halt> {
     let ids: Vec<i64> = collect(tx.conn, "SELECT id FROM owners", [])?;
     for id in ids {
         let owner = OwnerId(id.cast_unsigned());
-        if tx.shared.owners.is_alive(tx.conn, owner)? {
-            continue;
+        match tx.shared.owners.look_up(tx.conn, owner)? {
+            None | Some((_, Life::Beating)) => {}
+            // Frozen: it exists, and when it wakes it must find itself.
+            Some((owner, Life::Silent)) if tx.shared.owners.is_here(&owner) => {}
+            Some((_, Life::Silent)) => forget_if_idle(tx.conn, id)?,
+            Some((_, Life::Dead)) => {
+                tx.conn
+                    .prepare_cached("DELETE FROM lapsed WHERE owner = ?1")?
+                    .execute([id])?;
+                forget_if_idle(tx.conn, id)?;
+            }
         }
-        forget_if_idle(tx.conn, id)?;
     }
     let conn = tx.conn;
     tx.shared.owners.sweep(|owner| {
@@ -46,7 +55,9 @@ fn sweep(tx: &mut Tx<'_>) -> Result<(), Halt> {
 
 fn forget_if_idle(conn: &Connection, owner: i64) -> rusqlite::Result<()> {
     conn.prepare_cached(
-        "DELETE FROM owners WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM live WHERE owner = ?1)",
+        "DELETE FROM owners WHERE id = ?1
+         AND NOT EXISTS (SELECT 1 FROM live WHERE owner = ?1)
+         AND NOT EXISTS (SELECT 1 FROM lapsed WHERE owner = ?1)",
     )?
     .execute([owner])?;
     Ok(())
@@ -97,6 +108,7 @@ pub(super) fn claim(tx: &mut Tx<'_>, run: RunId, owner: OwnerId) -> Result<Claim
     let now = tx.shared.env.now();
     let Some(reason) = claim_reason(tx.conn, &stored, now)? else {
         if stored.lease.is_some() {
+            note_lapse(tx, &stored)?;
             drop_lease(tx, stored.id)?;
             settle(tx, stored.id, &stored.tip()?)?;
             tx.ring_everywhere(run)?;
@@ -115,6 +127,7 @@ pub(super) fn claim(tx: &mut Tx<'_>, run: RunId, owner: OwnerId) -> Result<Claim
     let mut tip = stored.tip()?;
     let before = Before::of(&tip, stored.stale);
     let sealed = tip.extend(prepared, epoch, now).map_err(Error::from)?;
+    note_lapse(tx, &stored)?;
     if claimed {
         tx.conn
             .prepare_cached(
@@ -153,7 +166,7 @@ pub(super) fn claim(tx: &mut Tx<'_>, run: RunId, owner: OwnerId) -> Result<Claim
     Ok(if claimed {
         ClaimOutcome::Claimed(entry)
     } else {
-        ClaimOutcome::NotReady(entry)
+        ClaimOutcome::CrashLoop(entry)
     })
 }
 
@@ -163,18 +176,48 @@ fn claim_reason(
     stored: &Stored,
     now: Timestamp,
 ) -> Result<Option<ClaimReason>, Halt> {
-    Ok(match stored.row.status() {
-        Status::Completed | Status::Failed | Status::Cancelled => None,
-        Status::Waiting => rows::queue_time(conn, stored.id, &stored.row)?
-            .filter(|at| *at <= now.as_micros())
-            .map(|_| ClaimReason::Ready),
-        Status::Created | Status::Planning | Status::Executing | Status::Verifying => {
-            Some(match stored.lease {
-                None => ClaimReason::Ready,
-                Some(_) => ClaimReason::Orphaned,
-            })
+    let ready = rows::ready(conn, stored.id, &stored.row)?;
+    Ok(ready.claim_reason(stored.lease.is_some(), now))
+}
+
+/// A lease is about to be taken from its holder. Unless that one is known dead, whoever drives next
+/// must know that it may still be about to write (SEMANTICS 24).
+fn note_lapse(tx: &Tx<'_>, stored: &Stored) -> rusqlite::Result<()> {
+    if let Some((holder, _)) = stored.lease
+        && tx.shared.owners.life(tx.conn, holder)? == Life::Silent
+    {
+        tx.conn
+            .prepare_cached(
+                "INSERT INTO lapsed (run, epoch, owner) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
+            )?
+            .execute(params![
+                stored.id,
+                stored.epoch.0.cast_signed(),
+                holder.0.cast_signed()
+            ])?;
+    }
+    Ok(())
+}
+
+/// Who lost the run's lease by silence and is not known dead by now.
+pub(super) fn lapsed(conn: &Connection, shared: &Shared, run: &RunId) -> Result<Vec<Lapsed>, Halt> {
+    let stored = rows::load(conn, run)?;
+    if stored.row.status().is_terminal() {
+        return Ok(Vec::new());
+    }
+    let mut statement =
+        conn.prepare_cached("SELECT epoch, owner FROM lapsed WHERE run = ?1 ORDER BY epoch")?;
+    let mut rows = statement.query([stored.id])?;
+    let mut lapsed = Vec::new();
+    while let Some(row) = rows.next()? {
+        let epoch = Epoch(rows::unsigned(row.get(0)?));
+        let owner = OwnerId(rows::unsigned(row.get(1)?));
+        match shared.owners.look_up(conn, owner)? {
+            None | Some((_, Life::Dead)) => {}
+            Some((owner, Life::Beating | Life::Silent)) => lapsed.push(Lapsed { epoch, owner }),
         }
-    })
+    }
+    Ok(lapsed)
 }
 
 fn drop_lease(tx: &Tx<'_>, id: i64) -> rusqlite::Result<()> {

@@ -1,8 +1,8 @@
 //! Who drives, and whether they live (SEMANTICS 20).
 //!
 //! On this host an owner holds a lock on a file of its own beside the store: the lock can be taken =
-//! the owner is dead. Elsewhere its beat is observed: the same beat for the lease time on our own
-//! monotonic clock = dead. No wall clock is compared, so a jump changes nothing.
+//! the owner is dead. Beyond that its beat is observed: the same beat for the lease time on our own
+//! monotonic clock = silent, so that others may take over; dead it is not known to be. No wall clock is compared, so a jump changes nothing.
 
 use std::collections::HashMap;
 use std::fs::{self, File, TryLockError};
@@ -45,6 +45,17 @@ pub fn this_host() -> (String, String) {
     )
 }
 
+/// What is known of an owner's life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Life {
+    /// It beats.
+    Beating,
+    /// It has not beaten for the lease time: dead, frozen or cut off.
+    Silent,
+    /// It left, or its lock is free.
+    Dead,
+}
+
 /// What this process knows about owners.
 pub(super) struct Owners {
     env: Arc<dyn Env>,
@@ -80,9 +91,9 @@ impl Owners {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where the locks are, and what else owners leave beside the store.
-    pub fn folder(&self) -> &Path {
-        &self.folder
+    /// Whether the owner is a process of this host.
+    pub fn is_here(&self, owner: &Owner) -> bool {
+        owner.host == self.host
     }
 
     fn file(&self, owner: OwnerId) -> PathBuf {
@@ -92,7 +103,7 @@ impl Owners {
     /// Takes the owner's own lock, which the system gives back when the process ends. One of another
     /// host has its lock there.
     pub fn hold(&self, owner: &Owner) -> Result<(), Error> {
-        if owner.host != self.host {
+        if !self.is_here(owner) {
             return Ok(());
         }
         let owner = owner.id;
@@ -145,15 +156,22 @@ impl Owners {
 
     /// Whether the owner lives, as far as is known here.
     pub fn is_alive(&self, conn: &Connection, owner: OwnerId) -> rusqlite::Result<bool> {
-        Ok(self.look_up(conn, owner)?.is_some_and(|(_, alive)| alive))
+        Ok(self.life(conn, owner)? == Life::Beating)
     }
 
-    /// The owner and whether it lives; `None` when nobody of that id ever joined.
+    /// What is known of the owner's life. One that was forgotten is dead.
+    pub fn life(&self, conn: &Connection, owner: OwnerId) -> rusqlite::Result<Life> {
+        Ok(self
+            .look_up(conn, owner)?
+            .map_or(Life::Dead, |(_, life)| life))
+    }
+
+    /// The owner and what is known of its life; `None` when nobody of that id joined.
     pub fn look_up(
         &self,
         conn: &Connection,
         id: OwnerId,
-    ) -> rusqlite::Result<Option<(Owner, bool)>> {
+    ) -> rusqlite::Result<Option<(Owner, Life)>> {
         let sql = "SELECT host, host_name, pid, beat, gone FROM owners WHERE id = ?1";
         let found = conn
             .prepare_cached(sql)?
@@ -168,8 +186,12 @@ impl Owners {
             })
             .optional()?;
         Ok(found.map(|(owner, beat, gone)| {
-            let alive = !gone && self.judge(&owner, beat);
-            (owner, alive)
+            let life = if gone {
+                Life::Dead
+            } else {
+                self.judge(&owner, beat)
+            };
+            (owner, life)
         }))
     }
 
@@ -185,12 +207,14 @@ impl Owners {
         }
     }
 
-    fn judge(&self, owner: &Owner, beat: i64) -> bool {
+    fn judge(&self, owner: &Owner, beat: i64) -> Life {
         // On this host a free lock says at once that the owner is dead. A held one says only that it
         // exists: frozen past its lease, it beats no more.
-        let here = owner.host == self.host;
-        if here && !self.known().held.contains_key(&owner.id) && !is_locked(&self.file(owner.id)) {
-            return false;
+        if self.is_here(owner)
+            && !self.known().held.contains_key(&owner.id)
+            && !is_locked(&self.file(owner.id))
+        {
+            return Life::Dead;
         }
         let now = self.env.monotonic();
         let mut known = self.known();
@@ -198,7 +222,11 @@ impl Owners {
         if seen.0 != beat {
             *seen = (beat, now);
         }
-        now.saturating_sub(seen.1) < self.lease
+        if now.saturating_sub(seen.1) < self.lease {
+            Life::Beating
+        } else {
+            Life::Silent
+        }
     }
 
     /// Removes the files of owners that are dead and that the store no longer knows.

@@ -2,18 +2,19 @@
 
 use logreel_core::chain::Sealed;
 use logreel_core::codec::StoredBody;
-use logreel_core::event::{Body, Relation, WaitKind};
+use logreel_core::event::{Body, Relation};
 use logreel_core::fold::Illegal;
 use logreel_core::meaning::ResultSet;
 use logreel_core::row::Facts;
 use logreel_core::{
-    Blob, Digest, Epoch, FOLD_VERSION, FORMAT, Head, Record, Row, RunId, RunKey, Seq, Status,
-    Timestamp,
+    Blob, Digest, Epoch, FOLD_VERSION, FORMAT, Head, Ready, Record, Row, RunId, RunKey, Seq,
+    Status, Timestamp,
 };
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::failure::{Halt, damaged};
 use super::open::Shared;
+use super::owners::Life;
 use crate::tip::Tip;
 use crate::{Driver, Entry, Error, OwnerId};
 
@@ -196,10 +197,10 @@ impl Stored {
             Some((id, since)) => shared
                 .owners
                 .look_up(conn, id)?
-                .map(|(owner, alive)| Driver {
+                .map(|(owner, life)| Driver {
                     owner,
                     since,
-                    alive,
+                    alive: life == Life::Beating,
                 }),
         };
         let ready_at = match (self.lease, self.row.status()) {
@@ -235,34 +236,23 @@ impl Stored {
 
 /// `live.ready_at` of a run that nobody holds (SEMANTICS 18).
 pub(super) fn queue_time(conn: &Connection, id: i64, row: &Row) -> Result<Option<i64>, Halt> {
-    match row.status() {
-        Status::Completed | Status::Failed | Status::Cancelled => Ok(None),
-        Status::Created | Status::Planning | Status::Executing | Status::Verifying => Ok(Some(NOW)),
-        Status::Waiting => {
-            let waits = &row.facts.waits;
-            if waits.iter().any(|open| open.wait.kind.stops_everything()) {
-                return Ok(None);
-            }
-            // A child may have ended before its parent began to wait for it.
-            for open in waits
-                .iter()
-                .filter(|open| open.wait.kind == WaitKind::Child)
-            {
-                if let Some(ended_at) = child_ended(conn, id, row, open.wait.step.as_ref())? {
-                    return Ok(Some(ended_at));
-                }
-            }
-            Ok(row.ready_at().map(Timestamp::as_micros))
-        }
-    }
+    Ok(match ready(conn, id, row)? {
+        Ready::Never => None,
+        Ready::Now => Some(NOW),
+        Ready::At(at) => Some(at.as_micros()),
+    })
+}
+
+/// From when a worker may take the run.
+pub(super) fn ready(conn: &Connection, id: i64, row: &Row) -> Result<Ready, Halt> {
+    Ready::of(row, |step| child_ended(conn, id, step))
 }
 
 fn child_ended(
     conn: &Connection,
     id: i64,
-    row: &Row,
     step: Option<&logreel_core::StepId>,
-) -> Result<Option<i64>, Halt> {
+) -> Result<Option<Timestamp>, Halt> {
     let sql = format!(
         "SELECT {RECORD} FROM events WHERE run = ?1 AND kind = 'child.started' ORDER BY seq DESC"
     );
@@ -276,12 +266,11 @@ fn child_ended(
         if step.is_some_and(|step| *step != started.step) {
             continue;
         }
-        let ended = match load(conn, &started.child) {
-            Ok(child) => child.row.facts.ended.as_ref().map(|ended| ended.at),
-            Err(Halt::Refused(Error::NotFound(_))) => None,
-            Err(other) => return Err(other),
+        return match load(conn, &started.child) {
+            Ok(child) => Ok(child.row.facts.ended.as_ref().map(|ended| ended.at)),
+            Err(Halt::Refused(Error::NotFound(_))) => Ok(None),
+            Err(other) => Err(other),
         };
-        return Ok(ended.map(|at| at.min(row.updated_at).as_micros()));
     }
     Ok(None)
 }

@@ -134,6 +134,12 @@ CREATE TABLE owners (
   gone INTEGER NOT NULL
 );
 
+-- Who lost the lease of a run in `live` by silence, and is not known dead.
+CREATE TABLE lapsed (
+  run INTEGER NOT NULL, epoch INTEGER NOT NULL, owner INTEGER NOT NULL, PRIMARY KEY (run, epoch)
+) WITHOUT ROWID;
+CREATE INDEX lapsed_owner ON lapsed (owner);
+
 CREATE VIRTUAL TABLE search USING fts5 (
   input, output, agent, labels,
   content = '', contentless_delete = 1,

@@ -11,8 +11,8 @@ use super::{append, command, create, delete, lease, list, read, rows};
 use crate::tip::prepare;
 use crate::{
     Append, AppendError, Appended, ClaimOutcome, Claimable, Commanded, CreateError, Created,
-    Cursor, Doorbell, Entry, Error, EventPage, Filter, NewRun, Owner, OwnerId, RunPage, RunStore,
-    SessionInfo, Stats,
+    Cursor, Doorbell, Entry, Error, EventPage, Filter, Lapsed, NewRun, Owner, OwnerId, RunPage,
+    RunStore, SessionInfo, Stats,
 };
 
 #[async_trait]
@@ -155,6 +155,10 @@ impl RunStore for SqliteStore {
         self.writer()
             .submit(move |tx| lease::claim(tx, run, owner))
             .await
+    }
+
+    async fn lapsed(&self, run: &RunId) -> Result<Vec<Lapsed>, Error> {
+        self.reading(|conn| lease::lapsed(conn, self.shared(), run))
     }
 
     async fn release(&self, run: &RunId, epoch: Epoch) -> Result<Entry, Error> {

@@ -9,11 +9,13 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use logreel::store::SystemEnv;
 use logreel::store::sqlite::Options;
-use logreel::{Builder, Engine, Entry, Event, MemoryStore, RunId, RunStore, Seq, SqliteStore};
+use logreel::testing::TestEngine;
+use logreel::{Builder, Engine, Entry, Env, Event, MemoryStore, RunId, RunStore, Seq, SqliteStore};
 
 /// A store that outlives the engines on it.
 pub struct World {
@@ -133,5 +135,41 @@ pub async fn until_entry(engine: &Engine, run: RunId, holds: impl Fn(&Entry) -> 
             return entry;
         }
         assert!(bell.rung().await);
+    }
+}
+
+/// Where stores for engines with virtual time are made: in memory, or on SQLite.
+pub struct Virtual {
+    folder: Option<tempfile::TempDir>,
+    opened: AtomicU32,
+}
+
+impl Virtual {
+    /// One of each kind.
+    pub fn both() -> [Self; 2] {
+        [None, Some(tempfile::tempdir().unwrap())].map(|folder| Self {
+            folder,
+            opened: AtomicU32::new(0),
+        })
+    }
+
+    /// A new store.
+    pub fn open(&self, env: Arc<dyn Env>) -> Arc<dyn RunStore> {
+        let Some(folder) = &self.folder else {
+            return Arc::new(MemoryStore::new(env));
+        };
+        let n = self.opened.fetch_add(1, Ordering::SeqCst);
+        let path = folder.path().join(format!("{n}.db"));
+        let options = Options {
+            create: true,
+            env,
+            ..Options::default()
+        };
+        Arc::new(SqliteStore::open(path, options).unwrap())
+    }
+
+    /// An engine on a new store.
+    pub async fn engine(&self) -> TestEngine {
+        TestEngine::on(|env| self.open(env)).await.unwrap()
     }
 }

@@ -1,0 +1,130 @@
+//! `resume`: drives a run on, after a pause, a crash or a change of its code.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use logreel_core::{Json, Outside, RunId, Status};
+use logreel_store::{ClaimOutcome, Entry};
+use tokio::sync::oneshot;
+
+use crate::Error;
+use crate::driver::Begin;
+use crate::engine::{Engine, Inner};
+use crate::handle::RunHandle;
+
+/// The answer to a resume.
+#[derive(Debug, Clone)]
+pub enum ResumeOutcome {
+    /// This process drives it now.
+    Driving(RunHandle<Json>),
+    /// It had completed; there is nothing to do.
+    Completed(RunHandle<Json>),
+}
+
+/// How long a driver may take to stop its work and give the lease back.
+const LET_GO: Duration = Duration::from_secs(3);
+
+impl Engine {
+    /// Drives a run on: one that was paused or keeps crashing, is ready, or lost its driver.
+    pub async fn resume(&self, run: &RunId) -> Result<ResumeOutcome, Error> {
+        self.0.resume(run, false).await
+    }
+
+    /// [`Engine::resume`] under another version of the task than it was started with; recorded.
+    pub async fn resume_accepting_spec_change(&self, run: &RunId) -> Result<ResumeOutcome, Error> {
+        self.0.resume(run, true).await
+    }
+}
+
+impl Inner {
+    async fn resume(
+        self: &Arc<Self>,
+        run: &RunId,
+        accept_spec_change: bool,
+    ) -> Result<ResumeOutcome, Error> {
+        self.check_open()?;
+        let mut entry = self.store.entry(run).await?;
+        match entry.row.status() {
+            Status::Completed => {
+                return Ok(ResumeOutcome::Completed(RunHandle::new(
+                    Arc::clone(self),
+                    *run,
+                )));
+            }
+            status @ (Status::Failed | Status::Cancelled) => {
+                return Err(Error::Ended { run: *run, status });
+            }
+            _ => {}
+        }
+        let name = entry.row.facts.agent.to_string();
+        let def = self
+            .task(&name)
+            .ok_or_else(|| Error::UnknownTask { name: name.clone() })?;
+        let changed = entry.row.facts.spec_digest != def.spec_digest;
+        if changed && !accept_spec_change {
+            return Err(Error::SpecChanged { run: *run, name });
+        }
+        if entry
+            .row
+            .facts
+            .waits
+            .iter()
+            .any(|open| open.wait.kind.stops_everything())
+        {
+            let command = Outside::Resume { by: None };
+            entry = self
+                .command(run, self.draw_append_id(), command, Vec::new())
+                .await?
+                .entry;
+            // A driver that saw the pause gives its lease back; one that did not see it in time goes
+            // on, and the claim says so.
+            if entry.is_driven() && !self.is_driving(run) {
+                tokio::select! {
+                    undriven = self.until_undriven(run) => undriven?,
+                    () = self.env.sleep(LET_GO) => {}
+                }
+            }
+        }
+        let (answer, answered) = oneshot::channel();
+        let begin = Begin::Claim {
+            accept_spec_change: changed,
+            answer,
+        };
+        self.spawn_driver(*run, def, begin, true);
+        let handle = RunHandle::new(Arc::clone(self), *run);
+        // No answer: this process has a driver for the run already, which goes on by itself.
+        let Ok(outcome) = answered.await else {
+            return Ok(ResumeOutcome::Driving(handle));
+        };
+        match outcome? {
+            ClaimOutcome::Claimed(_) => Ok(ResumeOutcome::Driving(handle)),
+            ClaimOutcome::Driven(entry) => {
+                let by = entry
+                    .driver
+                    .map_or_else(String::new, |driver| driver.owner.to_string());
+                Err(Error::Driven { run: *run, by })
+            }
+            ClaimOutcome::NotReady(entry) | ClaimOutcome::CrashLoop(entry) => {
+                if entry.row.status().is_terminal() {
+                    return Err(Error::Ended {
+                        run: *run,
+                        status: entry.row.status(),
+                    });
+                }
+                Err(Error::Waiting {
+                    run: *run,
+                    waits: waits_of(&entry),
+                })
+            }
+        }
+    }
+}
+
+/// What a run waits for, in a few words.
+fn waits_of(entry: &Entry) -> String {
+    let waits = entry.row.facts.waits.iter();
+    waits
+        .map(|open| open.wait.kind.as_str())
+        .collect::<Vec<_>>()
+        .join(", ")
+}

@@ -1,0 +1,264 @@
+//! What meets at the same moment: closing and starting, pausing and writing, parents and children,
+//! a worker and a run it cannot read.
+#![allow(
+    clippy::unwrap_used,
+    missing_docs,
+    reason = "a test's name is its documentation, and what it did not expect is a failure"
+)]
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{Virtual, count, on_both, until, until_entry};
+use logreel::core::event::{
+    Budget, ChildStarted, Parent, Phase, PhaseEntered, Provenance, Relation, Resolution, RunKind,
+    RunStarted,
+};
+use logreel::core::{AppendId, Draft, Payload};
+use logreel::store::sqlite::{Options, this_host};
+use logreel::store::{Append, CreateError, NewRun, Owner, OwnerId};
+use logreel::*;
+
+fn echo(engine: &Engine) -> Task<u32, u32> {
+    engine.task("echo", |ctx: Ctx, n: u32| async move {
+        let work = || async { Ok::<_, TaskError>(n) };
+        ctx.step("one").run(work).await
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_races_with_the_engines_close_is_refused_or_can_be_driven_on() {
+    on_both(|world| async move {
+        for n in 0..20 {
+            let engine = world.engine().await;
+            let task = echo(&engine);
+            let start = {
+                let task = task.clone();
+                tokio::spawn(async move { task.start(&n).key(format!("run-{n}")).await })
+            };
+            let closing = engine.clone();
+            let close = tokio::spawn(async move { closing.close().await });
+            close.await.unwrap().unwrap();
+            match start.await.unwrap() {
+                Ok(_) => {}
+                Err(error) => assert!(matches!(error, Error::Closed), "{error:?}"),
+            }
+            // Whatever is there, nobody who is gone holds it.
+            let next = world.engine().await;
+            let run = echo(&next).start(&n).key(format!("run-{n}")).await.unwrap();
+            assert_eq!(run.wait().await.unwrap(), Outcome::Completed(n));
+            next.close().await.unwrap();
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_races_with_its_sessions_close_leaves_no_active_run() {
+    on_both(|world| async move {
+        let engine = world.engine().await;
+        let task: Task<u32, u32> = engine.task("endless", |ctx: Ctx, n: u32| async move {
+            ctx.cancelled().await;
+            Ok(n)
+        });
+        for n in 0..20 {
+            let name = format!("s-{n}");
+            let session = engine.session(&name).unwrap();
+            let start = {
+                let task = task.clone();
+                tokio::spawn(async move { task.start(&n).session(name).await })
+            };
+            let close = {
+                let session = session.clone();
+                tokio::spawn(async move { session.close().await })
+            };
+            close.await.unwrap().unwrap();
+            match start.await.unwrap() {
+                Ok(run) => {
+                    let outcome = run.wait().await.unwrap();
+                    assert!(matches!(outcome, Outcome::Cancelled(_)), "{outcome:?}");
+                }
+                Err(Error::Create(CreateError::SessionClosed(_))) => {}
+                Err(other) => panic!("{other:?}"),
+            }
+            assert_eq!(session.active().await.unwrap(), None);
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_lets_a_write_finish_for_a_moment_and_one_it_stopped_is_in_doubt_on_resume() {
+    for world in Virtual::both() {
+        for (takes, finishes) in [(Duration::from_millis(500), true), (hours(9), false)] {
+            let engine = world.engine().await;
+            let env = Arc::clone(engine.env());
+            let task: Task<(), u32> = engine.task("pays", move |ctx: Ctx, (): ()| {
+                let env = Arc::clone(&env);
+                async move {
+                    let write = |_| async {
+                        env.sleep(takes).await;
+                        Ok::<_, TaskError>(7)
+                    };
+                    let paid = ctx.write_step("pay").run(write).await?;
+                    // Nothing new starts in a paused run.
+                    let note = || async { Ok::<_, TaskError>(paid) };
+                    ctx.step("note").run(note).await
+                }
+            });
+            let run = task.start(&()).await.unwrap();
+            until(&engine, run.id(), "step.started").await;
+            let paused = run.pause("lunch").await.unwrap();
+            assert_eq!(paused, PauseOutcome::Paused);
+            let entry = until_entry(&engine, run.id(), |entry| entry.driver.is_none()).await;
+            assert_eq!(entry.row.status(), Status::Waiting);
+            let waited = entry.row.updated_at.since(entry.row.facts.created_at);
+            assert!(waited < Duration::from_secs(3), "{waited:?}");
+            engine.resume(&run.id()).await.unwrap();
+            if !finishes {
+                // Whoever drives it on cannot know what became of it.
+                until_entry(&engine, run.id(), |entry| {
+                    entry.driver.is_none() && !entry.row.facts.in_doubt.is_empty()
+                })
+                .await;
+                let done = Resolution::Returned(Payload::Inline(Json::of(&7).unwrap()));
+                let resolved = engine.resolve(&run.id(), "pay", done, "me").await.unwrap();
+                assert_eq!(resolved.not_known_dead, [], "its driver has stopped");
+            }
+            assert_eq!(run.wait().await.unwrap(), Outcome::Completed(7));
+            let mut events = Vec::new();
+            let mut stream = run.events(Seq::FIRST);
+            while let Some(event) = stream.next().await {
+                events.push(event.unwrap());
+            }
+            assert_eq!(count(&events, "step.started"), 1, "it ran once");
+        }
+    }
+}
+
+/// A parent with a child and a grandchild, made through the store as a driver elsewhere would.
+async fn family(store: &dyn RunStore) -> [RunId; 3] {
+    let (host, host_name) = this_host();
+    let owner = Owner {
+        id: OwnerId(77),
+        host,
+        host_name,
+        pid: 1,
+    };
+    store.join(&owner).await.unwrap();
+    let env = logreel::store::SystemEnv;
+    let runs = [env.run_id(), env.run_id(), env.run_id()];
+    for generation in 0..3usize {
+        let parent = generation.checked_sub(1).map(|above| Parent {
+            relation: Relation::Child,
+            run: runs[above],
+            seq: Seq::FIRST,
+        });
+        let started = RunStarted {
+            agent: "family".into(),
+            budget: Budget::default(),
+            context: None,
+            dir: None,
+            durability: Durability::Full,
+            git: None,
+            input: Payload::null(),
+            key: None,
+            kind: RunKind::Task,
+            labels: Default::default(),
+            parent,
+            provenance: Provenance::default(),
+            session: None,
+            spec: Payload::null(),
+            spec_digest: Digest::of(b"family"),
+        };
+        let new = NewRun {
+            run: runs[generation],
+            started,
+            blobs: Vec::new(),
+            owner: Some(owner.id),
+        };
+        let entry = store.create(new).await.unwrap().entry().clone();
+        let Some(child) = runs.get(generation + 1) else {
+            break;
+        };
+        let phase = Phase::Executing;
+        let announced = ChildStarted {
+            budget: Budget::default(),
+            child: *child,
+            detached: false,
+            step: StepId::from_parts(["child"]).unwrap(),
+        };
+        let append = Append {
+            run: runs[generation],
+            expect: entry.row.head,
+            epoch: entry.epoch,
+            id: AppendId::new("announce").unwrap(),
+            drafts: vec![Draft::new(PhaseEntered { phase }), Draft::new(announced)],
+            blobs: Vec::new(),
+        };
+        store.append(append).await.unwrap();
+    }
+    runs
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_and_a_pause_reach_every_descendant() {
+    on_both(|world| async move {
+        let engine = world.engine().await;
+        let paused = family(&**engine.store()).await;
+        let outcome = engine.pause(&paused[0], "lunch").await.unwrap();
+        assert_eq!(outcome, PauseOutcome::Paused);
+        for run in paused {
+            let row = engine.run(run).entry().await.unwrap().row;
+            assert_eq!(row.status(), Status::Waiting);
+            assert_eq!(row.facts.waits[0].wait.name.as_deref(), Some("lunch"));
+        }
+        // A child that has ended stays as it ended; those below a paused one are reached all the same.
+        for run in [paused[2], paused[0]] {
+            let outcome = engine.cancel(&run, "enough").await.unwrap();
+            assert_eq!(outcome, CancelOutcome::Requested);
+        }
+        for run in paused {
+            let row = engine.run(run).entry().await.unwrap().row;
+            assert_eq!(row.status(), Status::Cancelled);
+        }
+        let twice = engine.cancel(&paused[0], "again").await.unwrap();
+        assert_eq!(twice, CancelOutcome::AlreadyTerminal(Status::Cancelled));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_leaves_a_run_of_a_newer_format_alone_and_drives_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("runs.db");
+    let options = Options {
+        create: true,
+        ..Options::default()
+    };
+    let store = Arc::new(SqliteStore::open(&path, options).unwrap());
+    let engine = Engine::builder().store(store).build().await.unwrap();
+    let task = echo(&engine);
+    let newer = task.start(&1).queue().await.unwrap();
+    let known = task.start(&2).queue().await.unwrap();
+    let sql = rusqlite::Connection::open(&path).unwrap();
+    let newer_id = newer.id().to_string();
+    let raised = sql.execute("UPDATE runs SET needs = 99 WHERE run = ?1", [newer_id]);
+    assert_eq!(raised.unwrap(), 1);
+    let worker = {
+        let engine = engine.clone();
+        tokio::spawn(async move { engine.work(1).await })
+    };
+    assert_eq!(known.wait().await.unwrap(), Outcome::Completed(2));
+    let later = task.start(&3).queue().await.unwrap();
+    assert_eq!(later.wait().await.unwrap(), Outcome::Completed(3));
+    let entry = newer.entry().await.unwrap();
+    assert_eq!(entry.row.status(), Status::Created, "left alone");
+    assert_eq!((entry.driver, entry.epoch.0), (None, 0));
+    let refused = engine.resume(&newer.id()).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NewerFormat);
+    engine.close().await.unwrap();
+    worker.await.unwrap().unwrap();
+}
