@@ -200,6 +200,9 @@ fn try_decide(
     if parent.erased {
         return Err(Halt::Refused(ForkError::Erased(new.parent)));
     }
+    if let Err(newer @ Error::NewerFormat(_)) = parent.check_foldable() {
+        return Err(newer.into());
+    }
     let segments = segments(&moment, parent.id, new.parent).map_err(Halt::lift)?;
     let mut prefix = Prefix::new(new);
     walk(&moment, new.parent, &segments, Seq::FIRST, |record| {
