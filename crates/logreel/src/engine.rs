@@ -393,15 +393,12 @@ impl Inner {
         }
     }
 
-    /// Tells the hooks of what happened to a run nobody drives.
+    /// Tells the hooks of a run that was made and that nobody drives: its own first event.
     pub(crate) async fn tell_undriven(&self, entry: &Entry) {
         if !self.hooks.wanted() {
             return;
         }
-        let page = self
-            .store
-            .read(&entry.row.run, logreel_core::Seq::FIRST, 1)
-            .await;
+        let page = self.store.read(&entry.row.run, entry.row.head.seq, 1).await;
         match page.map(|page| page.items.first().map(|record| record.decode())) {
             Ok(Some(Ok(event))) => {
                 let session = entry.row.facts.session.as_ref();
