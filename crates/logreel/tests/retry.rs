@@ -1,5 +1,9 @@
 //! Retrying a run as another that shares what finished (SEMANTICS 17, 23 and 31), on both stores.
 #![allow(missing_docs, reason = "a test's name is its documentation")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests may panic as tests may"
+)]
 
 mod common;
 
