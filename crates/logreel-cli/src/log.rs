@@ -1,12 +1,13 @@
 //! `logreel log`: a run's events, and more of them as they come.
 
+use std::collections::HashMap;
 use std::future::{Future as _, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
 use logreel::core::{Record, RunKey};
 use logreel::view::EventView;
-use logreel::{Body, RunId, RunStore as _, Seq};
+use logreel::{Body, RunId, RunStore, Seq};
 
 use crate::output::{Output, Paint};
 use crate::reading::Pages;
@@ -31,13 +32,14 @@ pub struct Args {
 pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
     let opened = place.open().await?;
     let run = name::resolve(&opened.store, &args.run).await?;
-    let key = opened.store.key(&run).await?;
     let mut printer = Printer {
         out,
         run,
-        key,
+        store: &opened.store,
+        keys: HashMap::new(),
         kinds: args.kind,
         day: String::new(),
+        origin: None,
     };
     let from = Seq(args.from);
     if !args.follow {
@@ -48,7 +50,7 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
                 return Ok(0);
             }
             for record in &page {
-                printer.print(record)?;
+                printer.print(record).await?;
             }
         }
     }
@@ -64,7 +66,7 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
             }
         };
         match record {
-            Some(record) => printer.print(&record?)?,
+            Some(record) => printer.print(&record?).await?,
             None => return Ok(0),
         }
     }
@@ -73,21 +75,30 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
 struct Printer<'o> {
     out: &'o mut Output,
     run: RunId,
-    key: Option<RunKey>,
+    store: &'o dyn RunStore,
+    /// Of the run and of those it shares events with.
+    keys: HashMap<RunId, Option<RunKey>>,
     kinds: Vec<String>,
     day: String,
+    /// Whose event was printed last, when it was not the run's own.
+    origin: Option<RunId>,
 }
 
 impl Printer<'_> {
-    fn print(&mut self, record: &Record) -> anyhow::Result<()> {
+    async fn print(&mut self, record: &Record) -> anyhow::Result<()> {
         if !self.kinds.is_empty() && !self.kinds.iter().any(|kind| is_of(&record.kind, kind)) {
             return Ok(());
         }
         if self.out.json {
-            return self
-                .out
-                .json_line(&EventView::of(self.run, record, self.key.as_ref()));
+            let key = self.key(record.origin.unwrap_or(self.run)).await?;
+            let view = EventView::of(self.run, record, key.as_ref());
+            return self.out.json_line(&view);
         }
+        if let Some(origin) = record.origin.filter(|_| self.origin != record.origin) {
+            let shared = self.out.paint(Paint::Dim, &format!("shared with {origin}"));
+            self.out.line(shared)?;
+        }
+        self.origin = record.origin;
         let at = record.at.to_string();
         if self.day != at[..10] {
             at[..10].clone_into(&mut self.day);
@@ -109,6 +120,15 @@ impl Printer<'_> {
         self.out
             .line(format!("{seq} {time} {kind} {summary}").trim_end())?;
         Ok(())
+    }
+
+    async fn key(&mut self, run: RunId) -> anyhow::Result<Option<RunKey>> {
+        if let Some(key) = self.keys.get(&run) {
+            return Ok(*key);
+        }
+        let key = self.store.key(&run).await?;
+        self.keys.insert(run, key);
+        Ok(key)
     }
 }
 

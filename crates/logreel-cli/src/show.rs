@@ -508,7 +508,10 @@ fn print_steps(entry: &Entry, steps: &Tail<StepView>, out: &mut Output) -> anyho
     Ok(table::print(out, "  ", STEPS, &rows)?)
 }
 
-/// When something was, counted from the run's beginning.
+/// When something was, counted from the run's beginning; what a fork shares was before it.
 fn offset(at: Timestamp, begin: Timestamp) -> String {
+    if at < begin {
+        return format!("-{}", text::duration(begin.since(at)));
+    }
     format!("+{}", text::duration(at.since(begin)))
 }

@@ -20,6 +20,11 @@ pub fn of(record: &Record) -> String {
     }
 }
 
+fn shown<T: ToString>(list: &[T]) -> String {
+    let names: Vec<String> = list.iter().map(|it| one_line(&it.to_string())).collect();
+    names.join(", ")
+}
+
 fn of_body(body: &Body, at: Timestamp) -> String {
     match body {
         Body::RunStarted(started) if started.input.is_null() => one_line(&started.agent),
@@ -36,7 +41,17 @@ fn of_body(body: &Body, at: Timestamp) -> String {
         Body::RunCompleted(completed) => preview(&completed.output),
         Body::RunFailed(failed) => cause(&failed.error),
         Body::RunCancelled(cancelled) => optional(cancelled.reason.as_deref()),
-        Body::RunForked(forked) => format!("from {} at {}", forked.parent.run, forked.parent.seq),
+        Body::RunForked(forked) => {
+            let mut text = format!("from {} at {}", forked.parent.run, forked.parent.seq);
+            let listed = [
+                ("again", shown(&forked.forgotten)),
+                ("may have happened", shown(&forked.may_have_happened)),
+            ];
+            for (what, list) in listed.iter().filter(|(_, list)| !list.is_empty()) {
+                text.push_str(&format!("; {what}: {list}"));
+            }
+            text
+        }
         Body::PhaseEntered(entered) => format!("{:?}", entered.phase).to_lowercase(),
         Body::PlanMade(plan) => preview(&plan.plan),
         Body::StepStarted(started) => {

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use logreel::core::codec::StoredBody;
-use logreel::core::meaning::ResultSet;
-use logreel::core::{DecodeError, Payload, Record, RunState, Verifier};
+use logreel::core::{DecodeError, Payload, Record, RunState, Tally, Verifier};
 use logreel::store::Error;
 use logreel::{Body, Digest, Entry, RunId, RunStore, Seq};
 use serde::{Deserialize, Serialize};
@@ -187,7 +186,7 @@ async fn check_into(
         store,
         verifier: Verifier::new(&run, store.key(&run).await?),
         state: None,
-        results: ResultSet::default(),
+        results: Tally::default(),
         skipped: entry
             .erased
             .then_some("erased: only the chain can be checked"),
@@ -211,7 +210,7 @@ struct Checking<'s> {
     store: &'s dyn RunStore,
     verifier: Verifier,
     state: Option<RunState>,
-    results: ResultSet,
+    results: Tally,
     skipped: Option<&'static str>,
     /// Where the digest that the user noted down was found.
     noted_head: Option<Seq>,
@@ -224,6 +223,10 @@ impl Checking<'_> {
         record: &Record,
         head: Option<Digest>,
     ) -> Result<(), Stop> {
+        if let Some(origin) = self.verifier.needs_key_of(record) {
+            let key = self.store.key(&origin).await?;
+            self.verifier.add_key(origin, key);
+        }
         self.verifier
             .check(record)
             .map_err(|error| Problem::at(record.seq, error.to_string()))?;
@@ -255,14 +258,12 @@ impl Checking<'_> {
             Some(state) => state.apply(&event),
         };
         folded.map_err(|error| Problem::at(record.seq, error.to_string()))?;
-        if !event.late {
-            self.results = self.results.plus(ResultSet::of(&event.body));
-        }
+        self.results.add(&event);
         let row = self.state.as_ref().map(|state| &state.row);
         if before_end
             && let Some(row) = row
             && let Some(ended) = &row.facts.ended
-            && row.final_state_digest(&self.results, &ended.end) != ended.final_state_digest
+            && row.final_state_digest(&self.results.sum(), &ended.end) != ended.final_state_digest
         {
             let what = "its final_state_digest is not that of the state before it";
             return Err(Problem::at(record.seq, what).into());
@@ -318,7 +319,7 @@ impl Checking<'_> {
             if state.row != entry.row {
                 return Err(Problem::of_run("the stored row is not the fold of its log").into());
             }
-            if self.results != entry.results {
+            if self.results.sum() != entry.results {
                 let what = "the stored sum of results is not that of its log";
                 return Err(Problem::of_run(what).into());
             }

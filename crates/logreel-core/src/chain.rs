@@ -128,6 +128,7 @@ impl Sealed {
             kind: self.event.body.kind().to_owned(),
             body: StoredBody::Text(self.text.clone()),
             digest: self.event.digest,
+            origin: None,
         }
     }
 }
@@ -207,6 +208,9 @@ pub enum ChainError {
     /// The time went back.
     #[error("event {0} is earlier than the one before it")]
     Time(Seq),
+    /// The writer changed without a fork.
+    #[error("event {0} is of another run than the one before it, and is no run.forked")]
+    Origin(Seq),
     /// The log ends elsewhere than its run's head says.
     #[error("the log ends at event {found}, but its head is event {expected}")]
     Head {
@@ -217,22 +221,40 @@ pub enum ChainError {
     },
 }
 
-/// Checks a log event by event, from the first.
+/// Checks a log event by event, from the first. The events that a fork shares are checked with the
+/// keys of the runs they were written for.
 #[derive(Debug, Clone)]
 pub struct Verifier {
+    run: RunId,
     head: Head,
     at: Timestamp,
-    key: Option<RunKey>,
+    /// Whose event was checked last.
+    writer: RunId,
+    /// A run's own and those of the runs it was forked from: a handful.
+    keys: Vec<(RunId, Option<RunKey>)>,
 }
 
 impl Verifier {
     /// Begins before event 1. Without the key only erased bodies can be checked.
     pub fn new(run: &RunId, key: Option<RunKey>) -> Self {
         Self {
+            run: *run,
             head: origin(run),
             at: Timestamp::from_micros(i64::MIN),
-            key,
+            writer: *run,
+            keys: vec![(*run, key)],
         }
+    }
+
+    /// The run whose key must be [added](Self::add_key) before this event can be checked.
+    pub fn needs_key_of(&self, record: &Record) -> Option<RunId> {
+        let is_known = |run: &RunId| self.keys.iter().any(|(known, _)| known == run);
+        record.origin.filter(|run| !is_known(run))
+    }
+
+    /// The key of a run that this log shares events with; `None` when it was erased.
+    pub fn add_key(&mut self, run: RunId, key: Option<RunKey>) {
+        self.keys.push((run, key));
     }
 
     /// Checks the next event.
@@ -244,7 +266,14 @@ impl Verifier {
                 found: record.seq,
             });
         }
-        let body_digest = match (&record.body, &self.key) {
+        let writer = record.origin.unwrap_or(self.run);
+        let previous = match self.head.seq {
+            Seq::NONE => origin(&writer).digest,
+            _ => self.head.digest,
+        };
+        let key = self.keys.iter().find(|(run, _)| *run == writer);
+        let key = key.and_then(|(_, key)| *key);
+        let body_digest = match (&record.body, &key) {
             (StoredBody::Text(text), Some(key)) => key.body_digest(text),
             (StoredBody::Text(_), None) => return Err(ChainError::Digest(record.seq)),
             (StoredBody::Erased(digest), _) => *digest,
@@ -259,9 +288,14 @@ impl Verifier {
             late: record.late,
             body_digest,
         };
-        let digest = header.digest(&self.head.digest);
+        let digest = header.digest(&previous);
         if digest != record.digest {
             return Err(ChainError::Digest(record.seq));
+        }
+        // The key says whose event it is, but not once the body was erased.
+        let begins = record.seq == Seq::FIRST || record.kind == "run.forked";
+        if writer != self.writer && !begins {
+            return Err(ChainError::Origin(record.seq));
         }
         if record.at < self.at {
             return Err(ChainError::Time(record.seq));
@@ -271,6 +305,7 @@ impl Verifier {
             digest,
         };
         self.at = record.at;
+        self.writer = writer;
         Ok(())
     }
 

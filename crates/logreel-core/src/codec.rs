@@ -4,7 +4,7 @@
 //! after reading and is never written back.
 
 use crate::event::Unknown;
-use crate::{Body, Digest, Epoch, Event, Json, Seq, Timestamp};
+use crate::{Body, Digest, Epoch, Event, Json, RunId, Seq, Timestamp};
 
 /// The format this build writes, and the newest it reads.
 pub const FORMAT: u16 = 1;
@@ -30,6 +30,9 @@ pub struct Record {
     pub body: StoredBody,
     /// The chain's digest.
     pub digest: Digest,
+    /// The run that it was written for, when that is not the one whose log is read: a fork shares
+    /// the events before its own.
+    pub origin: Option<RunId>,
 }
 
 /// A body, or what is left of it.

@@ -175,19 +175,7 @@ impl RunState {
     /// One match, no `_` arm: a new kind costs an edit here, and that is intended.
     fn apply_body(&mut self, event: &Event) {
         match &event.body {
-            Body::RunForked(forked) => {
-                // Open work is dropped; what was forgotten starts again.
-                self.steps.retain(|step, state| {
-                    !forked.forgotten.contains(step) && !matches!(state, StepState::Open(_))
-                });
-                self.tools
-                    .retain(|_, state| matches!(state, CallState::Returned { .. }));
-                self.models
-                    .retain(|_, state| matches!(state, CallState::Returned { .. }));
-                self.writes.retain(|step| self.steps.contains_key(step));
-                self.children.clear();
-                self.signalled.clear();
-            }
+            Body::RunForked(forked) => self.fork(forked),
             Body::StepStarted(started) => {
                 if started.effect == Effect::Write {
                     self.writes.insert(started.step.clone());

@@ -341,6 +341,11 @@ impl StepId {
         ))
     }
 
+    /// The step that this one is inside of.
+    pub fn outer(&self) -> Option<Self> {
+        self.split().map(|(outer, _)| outer)
+    }
+
     /// The canonical JSON array of the parts: what keys and digests hold.
     pub fn canonical(&self) -> Cow<'_, str> {
         let text = self.0.get();
@@ -547,6 +552,9 @@ mod tests {
         assert_eq!(keyed.canonical(), r#"["read","a/b.txt"]"#);
         assert_eq!(inner.canonical(), r#"[["fetch"],["read","a/b.txt"]]"#);
         let deeper = plain.inside(&inner);
+        assert_eq!(deeper.outer().as_ref(), Some(&inner));
+        assert_eq!(inner.outer().as_ref(), Some(&plain));
+        assert_eq!((plain.outer(), keyed.outer()), (None, None));
         assert_eq!(
             inner.inside(&lookalike),
             keyed.inside(&plain.inside(&lookalike))

@@ -5,7 +5,7 @@
 //! no I/O, no clock and no randomness: time and ids come in as arguments.
 //!
 //! Reading order: [`id`], [`json`], [`event`], [`codec`], [`chain`], [`row`], [`state`], [`mod@fold`],
-//! [`mod@decide`].
+//! [`mod@decide`], [`fork`].
 
 pub mod batch;
 pub mod chain;
@@ -15,6 +15,7 @@ pub mod decide;
 pub mod digest;
 pub mod event;
 pub mod fold;
+pub mod fork;
 pub mod id;
 pub mod json;
 pub mod meaning;
@@ -31,6 +32,7 @@ pub use decide::{Rejected, decide, decide_claim, decide_outside};
 pub use digest::Digest;
 pub use event::{Body, Event};
 pub use fold::{IllegalEvent, fold, replay};
+pub use fork::{Fork, Tally, decide_fork};
 pub use id::{AppendId, CallId, Epoch, Head, IdError, RunId, Seq, Session, StepId, WaitId};
 pub use json::{Blob, BlobRef, INLINE_MAX, Json, Payload};
 pub use ready::Ready;

@@ -291,6 +291,9 @@ pub struct Facts {
     pub session: Option<Session>,
     /// The digest of the spec's meaning.
     pub spec_digest: Digest,
+    /// What had been spent where a fork began: its limits do not count that.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub usage_before: Usage,
     /// What the checks said.
     pub verification: Option<Verification>,
     /// Open waits, oldest first.
@@ -383,6 +386,7 @@ impl Row {
                 provenance: started.provenance.clone(),
                 session: started.session.clone(),
                 spec_digest: started.spec_digest,
+                usage_before: Usage::default(),
                 verification: None,
                 waits: Vec::new(),
                 waits_started: 0,

@@ -63,7 +63,9 @@ proptest! {
         prop_assert_eq!(&log.row, &log.state.row);
         let mut state = RunState::begin(log.run, &log.sealed[0].event).unwrap();
         let mut row = Row::start(log.run, &log.sealed[0].event).unwrap();
+        let mut tally = Tally::default();
         for sealed in &log.sealed[1..] {
+            tally.add(&sealed.event);
             state.apply(&sealed.event).unwrap();
             row.apply(&sealed.event).unwrap();
             prop_assert_eq!(&row, &state.row);
@@ -76,6 +78,8 @@ proptest! {
             }
         }
         prop_assert_eq!(row.head.seq.0, log.sealed.len() as u64);
+        prop_assert_eq!(tally.sum(), log.results, "and so is the sum of results");
+        prop_assert_eq!(sum(&log.sealed), log.results);
         let stored: row::Facts =
             serde_json::from_str(&serde_json::to_string(&*row.facts).unwrap()).unwrap();
         let pulse: row::Pulse =
@@ -220,7 +224,9 @@ proptest! {
     fn times_and_epochs_never_decrease_whatever_the_clock_does(log in legal_log(WISHES)) {
         for pair in log.sealed.windows(2) {
             prop_assert!(pair[0].event.at <= pair[1].event.at);
-            prop_assert!(pair[0].event.epoch <= pair[1].event.epoch);
+            // A fork's drivers are counted anew.
+            let is_fork = matches!(pair[1].event.body, Body::RunForked(_));
+            prop_assert!(is_fork || pair[0].event.epoch <= pair[1].event.epoch);
             prop_assert_eq!(pair[0].event.seq.next(), pair[1].event.seq);
         }
     }
@@ -292,7 +298,7 @@ proptest! {
 }
 
 fn verify(log: &Log, records: &[Record]) -> Result<Head, ChainError> {
-    let mut verifier = Verifier::new(&log.run, Some(KEY));
+    let mut verifier = log.verifier();
     for record in records {
         verifier.check(record)?;
     }
@@ -411,7 +417,8 @@ proptest! {
         let mut records = log.records();
         for (i, record) in records.iter_mut().enumerate() {
             if let (1, StoredBody::Text(text)) = (erased >> (i % 64) & 1, &record.body) {
-                record.body = StoredBody::Erased(KEY.body_digest(text));
+                let (_, key) = &log.writers[i];
+                record.body = StoredBody::Erased(key.body_digest(text));
                 prop_assert!(matches!(record.decode(), Err(DecodeError::Erased(_))));
             }
         }
@@ -426,6 +433,33 @@ proptest! {
         prop_assert_eq!(Verifier::new(&other, Some(KEY)).check(first), broken.clone());
         prop_assert_eq!(Verifier::new(&log.run, Some(RunKey([8; 32]))).check(first), broken.clone());
         prop_assert_eq!(Verifier::new(&log.run, None).check(first), broken);
+    }
+
+    /// Whose event it is, is part of what is checked; also where the bodies were erased.
+    #[test]
+    fn a_shared_event_is_checked_as_its_writers(log in legal_log(2 * WISHES), erased: bool) {
+        let mut records = log.records();
+        if erased {
+            for (record, (_, key)) in records.iter_mut().zip(&log.writers) {
+                if let StoredBody::Text(text) = &record.body {
+                    record.body = StoredBody::Erased(key.body_digest(text));
+                }
+            }
+        }
+        let stranger = RunId::from_bytes([9; 16]);
+        for i in 0..records.len() {
+            let mut changed = records.clone();
+            changed[i].origin = Some(stranger);
+            let seq = Seq(i as u64 + 1);
+            let found = verify(&log, &changed);
+            let named = match found {
+                Err(ChainError::Digest(at)) => at == seq,
+                Err(ChainError::Origin(at)) => erased && (at == seq || at == seq.next()),
+                // A `run.forked` may change the writer, and the event after it was its own.
+                _ => erased && records[i].kind == "run.forked",
+            };
+            prop_assert!(named, "{} at {}: {:?}", records[i].kind, seq, found);
+        }
     }
 
     /// The same work, disturbed: another order, other ids and times, more attempts, a takeover.
@@ -462,6 +496,11 @@ proptest! {
                 }
                 1 => {
                     disturbed.take_over().record(begun(step, Effect::Idempotent));
+                }
+                // It failed with the run, and the run was retried.
+                2 => {
+                    disturbed.record(broke(step)).retry();
+                    disturbed.record(begun(step, Effect::Idempotent));
                 }
                 _ => {}
             }

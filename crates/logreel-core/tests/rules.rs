@@ -863,7 +863,7 @@ fn a_fork_keeps_what_finished_and_drops_what_was_open() {
         digest: log.head().digest,
         forgotten: vec![step_id("again")],
         input: payload(json!("other")),
-        may_have_happened: vec!["open".into()],
+        may_have_happened: vec!["c".into(), "open".into()],
         parent: parent.clone(),
     };
     let elsewhere = RunForked {
@@ -896,4 +896,182 @@ fn a_fork_keeps_what_finished_and_drops_what_was_open() {
     );
     log.record(begun("open", Effect::Write))
         .record(short("again", json!(2)));
+}
+
+/// A fork of this log right here, that forgets these steps.
+fn fork_here(log: &mut Log, forgotten: &[&str]) -> RunForked {
+    let fork = Fork {
+        parent: log.run,
+        relation: Relation::Fork,
+        input: None,
+        budget: started().budget,
+        forgotten: forgotten.iter().map(|step| step_id(step)).collect(),
+    };
+    log.fork(log.head().seq, fork, false).unwrap();
+    match &log.last().body {
+        Body::RunForked(forked) => forked.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_fork_lists_the_writes_that_may_have_happened() {
+    let mut log = Log::new();
+    log.record(begun("done", Effect::Write))
+        .record(done("done", Effect::Write, json!(1)))
+        .record(begun("read", Effect::Read))
+        .record(begun("failed", Effect::Write))
+        .record(broke("failed"))
+        .record(begun("doubt", Effect::Write))
+        .record(doubtful("doubt", 1))
+        .record(begun("open", Effect::Write))
+        .record(called("call", Effect::Write))
+        .record(called("look", Effect::Read))
+        .record(called("lost", Effect::Write))
+        .record(tool_in_doubt("lost"));
+    let forked = fork_here(&mut log, &[]);
+    assert_eq!(
+        forked.may_have_happened,
+        ["call", "doubt", "lost", "open"],
+        "in order, and neither what finished nor what failed"
+    );
+    assert_eq!(
+        (&forked.input, &forked.budget),
+        (&started().input, &started().budget)
+    );
+    let row = &log.row;
+    assert_eq!((row.status(), row.epoch), (Status::Created, Epoch(0)));
+    assert!(row.facts.in_doubt.is_empty() && row.pulse.active_tools.is_empty());
+    // Nothing has to be settled first: all of them begin again.
+    log.epoch = Epoch(1);
+    log.record(begun("doubt", Effect::Write))
+        .record(begun("open", Effect::Write))
+        .record(begun("failed", Effect::Write))
+        .record(called("lost", Effect::Write));
+    assert_eq!(
+        log.refuse(begun("done", Effect::Write)),
+        Illegal::StepHasResult(step_id("done"))
+    );
+}
+
+#[test]
+fn a_fork_has_its_limits_with_nothing_spent_and_shows_all_that_was() {
+    let mut log = Log::new();
+    log.record(asked("m")).record(answered("m", 30));
+    fork_here(&mut log, &[]);
+    log.record(asked("n")).record(answered("n", 12));
+    let usage = &log.row.pulse.usage;
+    assert_eq!((usage.spent.input_tokens, usage.model_calls), (42, 2));
+    let own = log.row.own_usage();
+    assert_eq!((own.spent.input_tokens, own.model_calls), (12, 1));
+    assert_eq!((own.usd_micros(), usage.usd_micros()), (Some(12), Some(42)));
+}
+
+#[test]
+fn a_fork_keeps_labels_document_and_signals_and_has_no_session_or_key() {
+    let mut log = Log::of(
+        RunStarted {
+            key: Some("k".into()),
+            labels: [("team".to_owned(), "blue".to_owned())].into(),
+            session: Some(Session::new("s").unwrap()),
+            ..started()
+        },
+        Epoch(1),
+    );
+    log.record(patched(
+        json!([{ "op": "add", "path": "", "value": { "k": 1 } }]),
+    ))
+    .signal("go")
+    .take_over()
+    .wait(waiting(WaitKind::Approval))
+    .pause();
+    let (from, at) = (log.run, log.head().seq);
+    fork_here(&mut log, &[]);
+    let facts = &log.row.facts;
+    assert_eq!((&facts.session, &facts.key), (&None, &None));
+    assert_eq!(facts.labels["team"], "blue");
+    assert_eq!(facts.document, json!({ "k": 1 }));
+    let parent = facts.parent.as_ref().unwrap();
+    assert_eq!((parent.run, parent.seq), (from, at));
+    assert_eq!((log.row.pulse.takeovers, log.state.signals.len()), (0, 1));
+    assert_eq!(log.row.ready_at(), Some(log.now), "it waits for nothing");
+    assert_eq!(log.next_wait(), WaitId(3), "no wait is numbered twice");
+}
+
+#[test]
+fn a_fork_takes_away_the_results_of_what_starts_again() {
+    let mut kept = Log::new();
+    kept.record(short("kept", json!(1)));
+    let only_kept = kept.results;
+    let child_of = |step: &str| ChildStarted {
+        budget: Budget::default(),
+        child: child(1),
+        detached: false,
+        step: step_id(step),
+    };
+    let child_done = |step: &str| ChildFinished {
+        child: child(1),
+        final_state_digest: Digest::of(b"child"),
+        status: TerminalStatus::Failed,
+        step: step_id(step),
+    };
+    let mut log = kept.clone();
+    log.record(short("again", json!(2)))
+        .record(begun("review", Effect::Idempotent))
+        .record(child_of("review"))
+        .record(child_done("review"))
+        .record(broke("review"));
+    let forked = fork_here(&mut log, &["again"]);
+    assert_eq!(
+        forked.forgotten,
+        [step_id("again"), step_id("review")],
+        "a step that starts again has another child"
+    );
+    assert_eq!(log.results, only_kept);
+    assert_eq!(
+        log.refuse(child_done("review")),
+        Illegal::ChildNotOpen(child(1))
+    );
+}
+
+#[test]
+fn a_run_that_has_ended_is_forked_before_its_end_only() {
+    let mut log = Log::new();
+    log.record(short("a", json!(1))).fail("error");
+    let fork = |log: &Log| Fork {
+        parent: log.run,
+        relation: Relation::Retry,
+        input: None,
+        budget: Budget::default(),
+        forgotten: Vec::new(),
+    };
+    let (whole, request) = (log.clone(), fork(&log));
+    assert_eq!(
+        log.fork(Seq(3), request.clone(), true),
+        Err(Rejected::Ended(Status::Failed))
+    );
+    assert_eq!(log.state, whole.state);
+    log.fork(Seq(2), request, true).unwrap();
+    log.complete(json!("ok"));
+    // And once more, from what the fork shares with the first.
+    let request = fork(&log);
+    log.fork(Seq(1), request, true).unwrap();
+    assert_eq!((log.sealed.len(), log.status()), (2, Status::Created));
+    let child = Fork {
+        relation: Relation::Child,
+        ..fork(&log)
+    };
+    assert_eq!(
+        log.fork(Seq(2), child, true),
+        Err(Rejected::Illegal(Illegal::ForkIsNoChild))
+    );
+}
+
+#[test]
+fn a_key_is_another_one_in_a_fork() {
+    let mut log = Log::new();
+    let key = |log: &Log| meaning::effect_key(&log.run, &step_id("pay").canonical(), None);
+    let first = key(&log);
+    fork_here(&mut log, &[]);
+    assert_ne!(key(&log), first);
 }

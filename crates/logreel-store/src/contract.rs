@@ -16,6 +16,7 @@ mod concurrent;
 mod create;
 mod env;
 mod facts;
+mod fork;
 mod lease;
 mod model;
 mod read;
@@ -28,6 +29,7 @@ pub use command::*;
 pub use concurrent::*;
 pub use create::*;
 pub use env::TestEnv;
+pub use fork::*;
 pub use lease::*;
 pub use model::*;
 pub use read::*;
@@ -69,6 +71,14 @@ macro_rules! contract_tests {
             a_child_is_created_only_while_its_parent_lives
             the_key_of_a_deleted_run_is_kept_for_30_days
             delete_takes_ended_runs_that_nobody_needs
+            a_fork_shares_its_parents_log_up_to_an_event
+            the_row_of_a_fork_is_the_fold_of_the_whole_log
+            appends_to_a_fork_land_after_what_it_shares
+            forks_of_forks_go_back_to_whoever_wrote_each_event
+            a_fork_is_made_before_the_end_of_a_known_run_only
+            a_run_that_is_forked_from_cannot_be_deleted
+            a_fork_with_the_same_id_attaches_or_conflicts
+            a_queued_fork_is_found_and_claimed_like_any_run
             a_queued_run_is_claimed_by_one
             what_a_dead_owner_held_is_orphaned_at_once
             a_silent_owner_is_dead_after_the_lease

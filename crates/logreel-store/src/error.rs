@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use logreel_core::fold::IllegalEvent;
-use logreel_core::{DecodeError, Epoch, Head, RunId, Session, Status};
+use logreel_core::{DecodeError, Epoch, Head, RunId, Seq, Session, Status};
 
 /// What the world can do to any operation.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -74,6 +74,14 @@ pub enum Error {
         /// Why not.
         why: String,
     },
+    /// Other runs share its log; it cannot be deleted before them.
+    #[error("run {run} cannot be deleted: {} {} forked from it", listed(forks), if forks.len() == 1 { "is" } else { "are" })]
+    ForkedFrom {
+        /// Which run.
+        run: RunId,
+        /// The runs that share its log.
+        forks: Vec<RunId>,
+    },
     /// The run was imported or erased; it can be read, not driven.
     #[error("run {0} is read-only here")]
     ReadOnly(RunId),
@@ -83,6 +91,11 @@ pub enum Error {
     /// A mistake of ours.
     #[error("this is a bug in logreel: {0}")]
     Bug(String),
+}
+
+fn listed(runs: &[RunId]) -> String {
+    let runs: Vec<String> = runs.iter().map(RunId::to_string).collect();
+    runs.join(", ")
 }
 
 impl Error {
@@ -171,7 +184,7 @@ pub enum CreateError {
         what: String,
         /// Whose it is.
         run: RunId,
-        /// What differs: `spec`, `session` or `input`.
+        /// What differs: `spec`, `session`, `input`, or `parent` when it is a fork.
         differs: &'static str,
     },
     /// The key's run was pruned; keys outlive pruning by 30 days.
@@ -188,6 +201,45 @@ pub enum CreateError {
     /// The parent has ended, so it starts no child.
     #[error("the parent {0} has ended")]
     ParentEnded(RunId),
+    /// The world.
+    #[error(transparent)]
+    Store(#[from] Error),
+}
+
+/// Why a fork was not made.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ForkError {
+    /// The parent had ended there. Fork it at an event before its end.
+    #[error("{run} ended with event {end}; it can be forked before that, not at event {at}")]
+    PastEnd {
+        /// The parent.
+        run: RunId,
+        /// Where the fork was wanted.
+        at: Seq,
+        /// Where the parent ended.
+        end: Seq,
+    },
+    /// The parent has no such event.
+    #[error("{run} has no event {at}; its last is event {head}")]
+    NoSuchEvent {
+        /// The parent.
+        run: RunId,
+        /// Where the fork was wanted.
+        at: Seq,
+        /// Its last event.
+        head: Seq,
+    },
+    /// The id is taken by another run or by another fork.
+    #[error("{run} is there already and has another {differs}")]
+    Conflict {
+        /// The id.
+        run: RunId,
+        /// What differs.
+        differs: &'static str,
+    },
+    /// The parent's bodies were erased: nothing can be shared.
+    #[error("the bodies of {0} were erased; it cannot be forked")]
+    Erased(RunId),
     /// The world.
     #[error(transparent)]
     Store(#[from] Error),

@@ -15,8 +15,8 @@ use tokio::runtime::Runtime;
 
 use crate::{
     Append, AppendError, Appended, ClaimOutcome, Claimable, Commanded, CreateError, Created,
-    Cursor, Doorbell, Entry, Error, EventPage, Filter, Lapsed, NewRun, Owner, OwnerId, RunPage,
-    RunStore, SessionInfo, Stats,
+    Cursor, Doorbell, Entry, Error, EventPage, Filter, ForkError, NewFork, NewRun, Owner, OwnerId,
+    RunPage, RunStore, SessionInfo, Stats,
 };
 
 /// What happens to the chosen write.
@@ -47,8 +47,8 @@ impl Fault {
 
 /// Says which writes fail and counts them. A clone is the same controller.
 ///
-/// Create, append, command, claim and release are writes, counted together from 1.
-#[derive(Clone, Default)]
+/// Create, fork, append, command, claim and release are writes, counted together from 1.
+#[derive(Debug, Clone, Default)]
 pub struct Faults(Arc<Mutex<Plan>>);
 
 /// What happens elsewhere, around a write.
@@ -291,6 +291,10 @@ fn ambiguous() -> Error {
 impl RunStore for FaultyStore {
     async fn create(&self, new: NewRun) -> Result<Created, CreateError> {
         self.write(self.inner.create(new)).await
+    }
+
+    async fn fork(&self, new: NewFork) -> Result<Created, ForkError> {
+        self.write(self.inner.fork(new)).await
     }
 
     async fn append(&self, append: Append) -> Result<Appended, AppendError> {

@@ -7,6 +7,7 @@
 pub mod doorbell;
 pub mod env;
 pub mod error;
+pub mod fork;
 pub mod memory;
 pub mod model;
 pub mod sqlite;
@@ -20,7 +21,8 @@ pub mod faulty;
 
 pub use doorbell::Doorbell;
 pub use env::{Env, SystemEnv};
-pub use error::{AppendError, CreateError, Error};
+pub use error::{AppendError, CreateError, Error, ForkError};
+pub use fork::{ForkAt, NewFork};
 pub use memory::MemoryStore;
 pub use model::{
     Append, Appended, ClaimOutcome, Claimable, Commanded, Created, Cursor, Driver, Entry,

@@ -3,6 +3,7 @@
 //! It owns one state behind one mutex; every operation is one critical section, which is what a
 //! transaction is elsewhere. It keeps nothing when the process ends, so "durable" means nothing here.
 
+mod fork;
 mod list;
 mod state;
 
@@ -24,8 +25,8 @@ use crate::doorbell::Doorbells;
 use crate::tip::{PAYLOAD_MAX_BYTES, Prepared, Tip, prepare};
 use crate::{
     Append, AppendError, Appended, ClaimOutcome, Claimable, Commanded, CreateError, Created,
-    Cursor, Doorbell, Driver, Entry, Env, Error, EventPage, Filter, Lapsed, NewRun, Owner, OwnerId,
-    RunPage, RunStore, SessionInfo, Stats, SystemEnv,
+    Cursor, Doorbell, Driver, Entry, Env, Error, EventPage, Filter, ForkError, NewFork, NewRun,
+    Owner, OwnerId, RunPage, RunStore, SessionInfo, Stats, SystemEnv,
 };
 
 /// How long the key of a deleted run is kept (rule 6).
@@ -198,6 +199,7 @@ impl RunStore for MemoryStore {
         if let Some((what, known)) = known {
             let first = &known.started;
             let differs = match () {
+                () if known.shared > 0 => "parent",
                 () if first.spec_digest != started.spec_digest => "spec",
                 () if first.session != started.session => "session",
                 () if first.input != started.input => "input",
@@ -259,6 +261,7 @@ impl RunStore for MemoryStore {
         let created = Run {
             started,
             tip,
+            shared: 0,
             log,
             receipts: HashMap::new(),
             epoch,
@@ -271,6 +274,10 @@ impl RunStore for MemoryStore {
         drop(guard);
         self.0.bells.ring(&run);
         Ok(Created::New(entry))
+    }
+
+    async fn fork(&self, new: NewFork) -> Result<Created, ForkError> {
+        self.make_fork(&new)
     }
 
     async fn append(&self, append: Append) -> Result<Appended, AppendError> {
@@ -377,19 +384,18 @@ impl RunStore for MemoryStore {
 
     async fn read(&self, run: &RunId, from: Seq, limit: usize) -> Result<EventPage, Error> {
         let state = self.lock();
-        let log = &state.run(run)?.log;
+        let head = state.run(run)?.tip.row.head.seq;
         let from = from.max(Seq::FIRST);
-        // `seq` is dense from 1, so it is the place in the log.
-        let begin = usize::try_from(from.0 - 1)
-            .unwrap_or(usize::MAX)
-            .min(log.len());
-        let end = begin.saturating_add(limit.max(1)).min(log.len());
-        let items = log[begin..end].to_vec();
-        let next = items.last().map_or(from, |last| last.seq.next());
+        let mut next = from;
+        let mut items = Vec::new();
+        while next <= head && items.len() < limit.max(1) {
+            items.push(state.record(run, next)?);
+            next = next.next();
+        }
         Ok(EventPage {
             items,
             next,
-            has_more: end < log.len(),
+            has_more: next <= head,
         })
     }
 
@@ -575,24 +581,14 @@ impl RunStore for MemoryStore {
         if self.is_driven(state, it) {
             return still("its driver has not given its lease back yet".to_owned());
         }
-        for heir in state.runs.values().map(|other| &other.tip.row) {
-            match heir
-                .facts
-                .parent
-                .as_ref()
-                .filter(|it| it.run == *run)
-                .map(|it| it.relation)
-            {
-                // Rule 31: a fork shares its log.
-                Some(Relation::Fork | Relation::Retry) => {
-                    return still(format!("{} is forked from it", heir.run));
-                }
-                // Rule 15: a live child's fate is decided from it.
-                Some(Relation::Child) if !heir.status().is_terminal() => {
-                    return still(format!("its child {} has not ended", heir.run));
-                }
-                Some(Relation::Child) | None => {}
-            }
+        // Rule 31: a fork shares its log.
+        let forks = state.forks_of(run);
+        if !forks.is_empty() {
+            return Err(Error::ForkedFrom { run: *run, forks });
+        }
+        // Rule 15: a live child's fate is decided from it.
+        if let Some(child) = state.live_child_of(run) {
+            return still(format!("its child {child} has not ended"));
         }
         if let Some(key) = it.started.key.clone() {
             state.old_keys.insert(key, (*run, self.0.env.now()));

@@ -7,8 +7,8 @@ use logreel_core::{AppendId, Blob, Digest, Epoch, Outside, RunId, RunKey, Seq, S
 
 use crate::{
     Append, AppendError, Appended, ClaimOutcome, Claimable, Commanded, CreateError, Created,
-    Cursor, Doorbell, Entry, Error, EventPage, Filter, Lapsed, NewRun, Owner, OwnerId, RunPage,
-    SessionInfo, Stats,
+    Cursor, Doorbell, Entry, Error, EventPage, Filter, ForkError, NewFork, NewRun, Owner, OwnerId,
+    RunPage, SessionInfo, Stats,
 };
 
 /// Where runs are kept.
@@ -22,12 +22,18 @@ use crate::{
 /// - **Outside commands cannot conflict**: they read, decide and append in one transaction.
 /// - **The row is the fold**: [`Entry::row`] always equals the fold of the whole log.
 /// - **Fenced**: after a claim no append of an earlier epoch lands.
+/// - **Forks share**: a fork's log is its parent's up to where they part, then its own, as one log: one
+///   `seq`, one chain, one fold. What it shares cannot be deleted while it is there.
 /// - **Complete reads**: a page of an unknown run is an error, never an empty list; a reader that
 ///   follows a [`Doorbell`] sees every event once, in order.
 #[async_trait]
 pub trait RunStore: Send + Sync + 'static {
     /// Creates a run with its event 1, or attaches to the one with the same id or key.
     async fn create(&self, new: NewRun) -> Result<Created, CreateError>;
+
+    /// Makes a run that shares another's log up to an event and goes on with `run.forked`, or attaches
+    /// to the fork that has the same id. Nothing is copied.
+    async fn fork(&self, new: NewFork) -> Result<Created, ForkError>;
 
     /// Appends under a lease. An ambiguous outcome ([`Error::Ambiguous`]) is settled by sending the
     /// same append again.
@@ -44,13 +50,14 @@ pub trait RunStore: Send + Sync + 'static {
     ) -> Result<Commanded, Error>;
 
     /// A page of the log from `from`, inclusive. At most `limit` events, at least one when there is
-    /// one; a page may be shorter to bound its memory.
+    /// one; a page may be shorter to bound its memory. The log of a fork begins with the events that
+    /// it shares, each with its [`origin`](logreel_core::Record::origin).
     async fn read(&self, run: &RunId, from: Seq, limit: usize) -> Result<EventPage, Error>;
 
     /// The run as it is now.
     async fn entry(&self, run: &RunId) -> Result<Entry, Error>;
 
-    /// The key that the run's bodies are hashed with; `None` once it was erased.
+    /// The key that the run's own bodies are hashed with; `None` once it was erased.
     async fn key(&self, run: &RunId) -> Result<Option<RunKey>, Error>;
 
     /// Runs, newest first in the order of creation in this store.
@@ -110,7 +117,8 @@ pub trait RunStore: Send + Sync + 'static {
     /// Refuses new runs in a session from now on. Idempotent.
     async fn close_session(&self, session: &Session) -> Result<(), Error>;
 
-    /// Removes an ended run, its events, references and search rows. Its key is kept for 30 days.
+    /// Removes an ended run, its events, references and search rows. Its key is kept for 30 days. A
+    /// run that others share events of stays ([`Error::ForkedFrom`]).
     async fn delete(&self, run: &RunId) -> Result<(), Error>;
 
     /// How much there is.

@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use logreel_core::event::{Budget, Custom, Durability, Provenance, RunKind, RunStarted};
+use logreel_core::event::{Budget, Custom, Durability, Provenance, Relation, RunKind, RunStarted};
 use logreel_core::{AppendId, Digest, Draft, Epoch, Json, Outside, Payload, RunId, Seq, Status};
 use logreel_store::contract::TestEnv;
 use logreel_store::sqlite::{Options, this_host};
 use logreel_store::{
-    Append, ClaimOutcome, Claimable, Entry, Env, Error, Filter, NewRun, Owner, OwnerId, RunStore,
-    SqliteStore, SystemEnv,
+    Append, ClaimOutcome, Claimable, Entry, Env, Error, Filter, ForkAt, ForkError, NewFork, NewRun,
+    Owner, OwnerId, RunStore, SqliteStore, SystemEnv,
 };
 
 struct Place(tempfile::TempDir);
@@ -447,6 +447,57 @@ async fn a_run_of_a_newer_build_can_be_read_and_cancelled_and_nothing_else() {
         assert!(matches!(refused, Error::NewerFormat(_)), "{refused:?}");
     }
     assert_eq!(cancel(&store, &run).await.row.status(), Status::Cancelled);
+    let refused = store.fork(fork(run)).await;
+    let newer = matches!(refused, Err(ForkError::Store(Error::NewerFormat(_))));
+    assert!(newer, "{refused:?}");
+}
+
+fn fork(parent: RunId) -> NewFork {
+    NewFork {
+        run: SystemEnv.run_id(),
+        parent,
+        at: ForkAt::Last,
+        relation: Relation::Fork,
+        input: None,
+        budget: None,
+        forgotten: Vec::new(),
+        blobs: Vec::new(),
+        owner: None,
+    }
+}
+
+/// The log of a fork is in two places; all that reads a whole log must find both.
+#[tokio::test]
+async fn the_projection_of_a_fork_is_made_anew_from_all_it_shares() {
+    let place = Place::new();
+    let store = place.open();
+    let owner = join(&store).await;
+    let parent = note(&store, &create(&store, Some(owner)).await, 1).await;
+    let made = NewFork {
+        owner: Some(owner),
+        ..fork(parent.row.run)
+    };
+    let made = store.fork(made).await.unwrap().entry().clone();
+    let entry = note(&store, &made, 2).await;
+    assert_eq!(place.ask("SELECT count(*) FROM events"), 4);
+    assert_eq!(store.check(), Vec::<String>::new());
+    place.sql("UPDATE runs SET fold_version = 0, facts = json_set(facts, '$.agent', 'wrong')");
+    assert_eq!(store.entry(&entry.row.run).await.unwrap(), entry);
+    place.sql("UPDATE runs SET fold_version = 1");
+    assert_eq!(store.check().len(), 2, "both rows are wrong");
+}
+
+#[tokio::test]
+async fn a_run_whose_bodies_were_erased_is_not_forked() {
+    let place = Place::new();
+    let store = place.open();
+    let run = create(&store, None).await.row.run;
+    place.sql("UPDATE runs SET erased = 1");
+    let refused = store.fork(fork(run)).await;
+    assert!(
+        matches!(refused, Err(ForkError::Erased(of)) if of == run),
+        "{refused:?}"
+    );
 }
 
 /// A plain thread has no runtime: its beat must land all the same.

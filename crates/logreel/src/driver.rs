@@ -126,7 +126,11 @@ async fn drive_to_stop(
         engine.hooks.clone(),
         |event| {
             logged.note(&event.body);
-            if lease.tells(event) {
+            if let Body::RunForked(_) = event.body {
+                // What came before is another run's, under epochs of its own.
+                claimed_with.clear();
+            }
+            if event.epoch == epoch {
                 claimed_with.push(event.clone());
             }
         },

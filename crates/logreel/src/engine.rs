@@ -419,31 +419,16 @@ impl Inner {
         }
     }
 
-    /// Tells the hooks of the events from `from` up to the entry's head that are ours to tell.
-    pub(crate) async fn tell_up_to(&self, entry: &Entry, from: Seq, ours: impl Fn(&Event) -> bool) {
-        let (run, head) = (entry.row.run, entry.row.head.seq);
-        let mut from = from;
-        while self.hooks.wanted() && from <= head {
-            let read = self.store.read(&run, from, PAGE).await.and_then(|page| {
-                let records = page.items.iter().take_while(|record| record.seq <= head);
-                let events =
-                    records.map(|record| record.decode().map_err(logreel_store::Error::from));
-                Ok((events.collect::<Result<Vec<Event>, _>>()?, page.next))
-            });
-            match read {
-                Ok((mut events, next)) => {
-                    events.retain(&ours);
-                    let session = entry.row.facts.session.as_ref();
-                    self.hooks.tell(run, session, &events).await;
-                    if next == from {
-                        return;
-                    }
-                    from = next;
-                }
-                Err(error) => {
-                    tracing::error!(%run, %from, %error, "the hooks were not told");
-                    return;
-                }
+    /// Tells the hooks of a run that was made and that nobody drives: its own first event.
+    pub(crate) async fn tell_undriven(&self, entry: &Entry) {
+        if !self.hooks.wanted() {
+            return;
+        }
+        let page = self.store.read(&entry.row.run, entry.row.head.seq, 1).await;
+        match page.map(|page| page.items.first().map(|record| record.decode())) {
+            Ok(Some(Ok(event))) => {
+                let session = entry.row.facts.session.as_ref();
+                self.hooks.tell(entry.row.run, session, &[event]).await;
             }
         }
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use logreel_core::event::Cause;
 use logreel_core::{Rejected, RunId, Session, Status, StepId};
-use logreel_store::{AppendError, CreateError};
+use logreel_store::{AppendError, CreateError, ForkError};
 
 /// What to do about an error; the same closed list on the command line and over HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -115,6 +115,27 @@ pub enum Error {
         /// How.
         status: Status,
     },
+    /// Only what ended badly is retried.
+    #[error("{run} is {status}; only a failed or cancelled run is retried ({})", instead_of_retry(*status))]
+    NotRetried {
+        /// Which run.
+        run: RunId,
+        /// What it is.
+        status: Status,
+    },
+    /// The run has no such step, or several that are shown alike.
+    #[error("{run} has {} step that is shown as `{step}`{}", if *several { "more than one" } else { "no" }, if *several { "; name it by its array" } else { "" })]
+    NoSuchStep {
+        /// Which run.
+        run: RunId,
+        /// What was asked for.
+        step: String,
+        /// Several steps are shown like that.
+        several: bool,
+    },
+    /// The fork was not made.
+    #[error(transparent)]
+    Fork(ForkError),
     /// The run waits for someone.
     #[error("{run} waits ({waits}); nothing can go on until that ends")]
     Waiting {
@@ -159,6 +180,22 @@ pub enum Error {
     Closed,
 }
 
+fn instead_of_retry(status: Status) -> &'static str {
+    match status {
+        Status::Completed => "start it again instead",
+        _ => "resume drives it on",
+    }
+}
+
+impl From<ForkError> for Error {
+    fn from(error: ForkError) -> Self {
+        match error {
+            ForkError::Store(error) => Self::Store(error),
+            other => Self::Fork(other),
+        }
+    }
+}
+
 impl Error {
     pub(crate) fn value(what: impl Into<String>, source: serde_json::Error) -> Self {
         Self::Value {
@@ -186,7 +223,9 @@ impl Error {
                 Store::NewerSchema { .. } | Store::NewerFormat(_) => ErrorKind::NewerFormat,
                 Store::Corrupt { .. } => ErrorKind::Corrupt,
                 Store::TooLarge { .. } => ErrorKind::TooLarge,
-                Store::StillNeeded { .. } | Store::ReadOnly(_) => ErrorKind::NotApplicable,
+                Store::StillNeeded { .. } | Store::ForkedFrom { .. } | Store::ReadOnly(_) => {
+                    ErrorKind::NotApplicable
+                }
                 Store::InvalidCursor(_) => ErrorKind::Usage,
                 Store::Bug(_) => ErrorKind::Bug,
             },
@@ -201,6 +240,20 @@ impl Error {
                 | Rejected::WrongAnswer { .. }
                 | Rejected::NotInDoubt(_)
                 | Rejected::NoSuchLimit => ErrorKind::NotApplicable,
+            },
+            Self::NotRetried { status, .. } if status.is_terminal() => ErrorKind::Terminal,
+            Self::NotRetried { .. } => ErrorKind::NotApplicable,
+            Self::NoSuchStep { several, .. } => match several {
+                true => ErrorKind::Ambiguous,
+                false => ErrorKind::NotFound,
+            },
+            Self::Fork(error) => match error {
+                ForkError::PastEnd { .. } => ErrorKind::Terminal,
+                ForkError::NoSuchEvent { .. } => ErrorKind::NotFound,
+                ForkError::Conflict { .. } => ErrorKind::Conflict,
+                ForkError::Erased(_) => ErrorKind::NotApplicable,
+                // `From` leaves none.
+                ForkError::Store(_) => ErrorKind::Bug,
             },
             Self::Driven { .. } => ErrorKind::Driven,
             Self::Waiting { .. } => ErrorKind::NotApplicable,

@@ -20,8 +20,8 @@ use crate::task::TaskDef;
 
 /// A commit whose outcome is not known is settled by sending it again; a disk that fails every one of
 /// them must not keep the caller forever.
-const CREATE_TRIES: u32 = 10;
-const CREATE_PAUSE: Duration = Duration::from_millis(20);
+pub(crate) const CREATE_TRIES: u32 = 10;
+pub(crate) const CREATE_PAUSE: Duration = Duration::from_millis(20);
 
 /// What to do when the session has an active run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -227,7 +227,7 @@ impl Inner {
     }
 
     /// Drives a run that was just created here, or one that was attached to and that nobody drives.
-    async fn adopt<O: DeserializeOwned>(
+    pub(crate) async fn adopt<O: DeserializeOwned>(
         self: &Arc<Self>,
         created: Created,
         owner: Option<OwnerId>,

@@ -384,7 +384,8 @@ pub struct EventView<'a> {
 }
 
 impl<'a> EventView<'a> {
-    /// An event of a run; the key is needed for the digest of a body that was not erased.
+    /// An event of a run's log; the key, of the run that it was written for, is needed for the digest
+    /// of a body that was not erased.
     pub fn of(run: RunId, record: &'a Record, key: Option<&RunKey>) -> Self {
         let (body, body_digest) = match &record.body {
             StoredBody::Text(text) => (
@@ -405,7 +406,7 @@ impl<'a> EventView<'a> {
             body,
             body_digest,
             digest: record.digest,
-            origin: None,
+            origin: record.origin,
         }
     }
 }

@@ -53,6 +53,7 @@ fn started() -> RunStarted {
         session: None,
         spec: Payload::null(),
         spec_digest: Digest::of(b"long"),
+        spec_file: None,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{ActiveTool, Doubt, End, Ended, Facts, OpenWait, Row};
-use crate::event::{Body, Event, Phase, Relation, Resolution};
+use crate::event::{Body, Event, Phase, Resolution};
 use crate::fold::{Illegal, IllegalEvent};
 use crate::id::{CallId, Head};
 use crate::{Digest, Timestamp};
@@ -50,7 +50,9 @@ impl Row {
         if event.at < self.updated_at {
             return Err(Illegal::TimeWentBack);
         }
-        if event.epoch < self.epoch {
+        // A fork has drivers of its own, counted from the first.
+        let is_fork = matches!(event.body, Body::RunForked(_));
+        if event.epoch < self.epoch && !is_fork {
             return Err(Illegal::StaleEpoch {
                 current: self.epoch,
             });
@@ -105,27 +107,7 @@ impl Row {
                     },
                 );
             }
-            Body::RunForked(forked) => {
-                if forked.parent.relation == Relation::Child {
-                    return Err(Illegal::ForkIsNoChild);
-                }
-                if (forked.parent.seq, forked.digest) != (self.head.seq, self.head.digest) {
-                    return Err(Illegal::ForkElsewhere);
-                }
-                self.pulse.running = 0;
-                self.pulse.models_open = 0;
-                self.pulse.active_tools.clear();
-                self.pulse.takeovers = 0;
-                let facts = self.facts_mut();
-                facts.budget = forked.budget.clone();
-                facts.created_at = event.at;
-                facts.input = forked.input.clone();
-                facts.parent = Some(forked.parent.clone());
-                facts.session = None;
-                facts.key = None;
-                facts.waits.clear();
-                facts.in_doubt.clear();
-            }
+            Body::RunForked(forked) => self.fork(event.at, forked)?,
             Body::PhaseEntered(entered) => {
                 if self.facts.phase != Some(entered.phase) {
                     self.facts_mut().phase = Some(entered.phase);
@@ -252,7 +234,7 @@ impl Row {
         Ok(())
     }
 
-    fn facts_mut(&mut self) -> &mut Facts {
+    pub(crate) fn facts_mut(&mut self) -> &mut Facts {
         Arc::make_mut(&mut self.facts)
     }
 

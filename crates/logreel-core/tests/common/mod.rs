@@ -19,6 +19,8 @@ pub struct Log {
     pub row: Row,
     pub results: ResultSet,
     pub sealed: Vec<Sealed>,
+    /// Whose key each of them was sealed with.
+    pub writers: Vec<(RunId, RunKey)>,
     pub epoch: Epoch,
     pub now: Timestamp,
     sealer: Sealer,
@@ -60,10 +62,51 @@ impl Log {
             row,
             results: ResultSet::default(),
             sealed,
+            writers: vec![(run, KEY)],
             epoch,
             now,
             sealer,
         }
+    }
+
+    /// Becomes a fork of itself: another run, which shares the events up to `at`.
+    pub fn fork(&mut self, at: Seq, fork: Fork, driven: bool) -> Result<(), Rejected> {
+        let length = usize::try_from(at.0).unwrap();
+        let key = RunKey(*Digest::of(self.head().digest.as_bytes()).as_bytes());
+        let run = RunId::from_bytes(*key.0.first_chunk().unwrap());
+        let shared = &self.sealed[..length];
+        let events = shared.iter().map(|sealed| &sealed.event);
+        let state = replay(run, events.clone()).unwrap().unwrap();
+        let mut tally = Tally::default();
+        events.for_each(|event| tally.add(event));
+        let forked = decide_fork(&state, &tally, fork)?;
+        self.results = sum(shared);
+        assert_eq!(tally.sum(), self.results);
+        self.sealed.truncate(length);
+        self.writers.truncate(length);
+        self.sealer = Sealer {
+            head: state.row.head,
+            at: state.row.updated_at,
+            key,
+        };
+        (self.run, self.row, self.state) = (run, state.row.clone(), state);
+        self.epoch = Epoch(u64::from(driven));
+        self.push(Draft::new(forked))
+            .expect("decide_fork never emits what fold refuses");
+        Ok(())
+    }
+
+    /// A copy right here.
+    pub fn retry(&mut self) -> &mut Self {
+        let fork = Fork {
+            parent: self.run,
+            relation: Relation::Retry,
+            input: None,
+            budget: Budget::default(),
+            forgotten: Vec::new(),
+        };
+        self.fork(self.head().seq, fork, true).unwrap();
+        self
     }
 
     /// Moves the clock to so many seconds after the start.
@@ -80,28 +123,25 @@ impl Log {
         self.row
             .apply(&sealed.event)
             .expect("the row takes what the state takes");
-        if !sealed.event.late {
-            self.results = self.results.plus(ResultSet::of(&sealed.event.body));
-            if let Body::RunForked(forked) = &sealed.event.body {
-                self.forget(&forked.forgotten);
-            }
-        }
+        self.writers.push((self.run, sealer.key));
         self.sealer = sealer;
-        self.sealed.push(sealed);
-        Ok(())
-    }
-
-    fn forget(&mut self, steps: &[StepId]) {
-        for Sealed { event, .. } in &self.sealed {
-            let step = match &event.body {
-                Body::StepFinished(finished) => &finished.step,
-                Body::StepResolved(resolved) => &resolved.step,
-                _ => continue,
-            };
-            if steps.contains(step) {
-                self.results = self.results.minus(ResultSet::of(&event.body));
+        self.results = match &sealed.event.body {
+            Body::RunForked(_) => {
+                self.sealed.push(sealed);
+                sum(&self.sealed)
             }
-        }
+            body => {
+                let result = ResultSet::of(body);
+                let counts = !sealed.event.late;
+                self.sealed.push(sealed);
+                if counts {
+                    self.results.plus(result)
+                } else {
+                    self.results
+                }
+            }
+        };
+        Ok(())
     }
 
     pub fn command(&mut self, command: impl Into<Command>) -> Result<(), Rejected> {
@@ -247,9 +287,47 @@ impl Log {
             .collect()
     }
 
+    /// The log as a store gives it, with the origin of the events that are shared.
     pub fn records(&self) -> Vec<Record> {
-        self.sealed.iter().map(Sealed::record).collect()
+        let both = self.sealed.iter().zip(&self.writers);
+        both.map(|(sealed, (writer, _))| Record {
+            origin: Some(*writer).filter(|writer| *writer != self.run),
+            ..sealed.record()
+        })
+        .collect()
     }
+
+    /// What checks the log, with the keys of all who wrote it.
+    pub fn verifier(&self) -> Verifier {
+        let key = self.writers.iter().rev().find(|(run, _)| *run == self.run);
+        let mut verifier = Verifier::new(&self.run, key.map(|(_, key)| *key));
+        for (record, (writer, key)) in self.records().iter().zip(&self.writers) {
+            if verifier.needs_key_of(record) == Some(*writer) {
+                verifier.add_key(*writer, Some(*key));
+            }
+        }
+        verifier
+    }
+}
+
+/// The results that count at the end of a log, added up the long way.
+pub fn sum(sealed: &[Sealed]) -> ResultSet {
+    let mut results: Vec<(&StepId, ResultSet)> = Vec::new();
+    for Sealed { event, .. } in sealed.iter().filter(|sealed| !sealed.event.late) {
+        match &event.body {
+            Body::StepFinished(StepFinished { step, .. })
+            | Body::StepResolved(StepResolved { step, .. })
+            | Body::ChildFinished(ChildFinished { step, .. }) => {
+                results.push((step, ResultSet::of(&event.body)));
+            }
+            Body::RunForked(forked) => {
+                results.retain(|(step, _)| !forked.forgotten.contains(step));
+            }
+            _ => {}
+        }
+    }
+    let results = results.into_iter().map(|(_, result)| result);
+    results.fold(ResultSet::default(), ResultSet::plus)
 }
 
 pub fn time(seconds: i64) -> Timestamp {

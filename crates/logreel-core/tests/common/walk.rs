@@ -90,30 +90,29 @@ fn single(log: &mut Log, wish: Wish) {
                 .expect("a late fact");
             }
         }
-        247..=248 if !ended => {
+        // At the head, or further back: also before the end of a log that has ended.
+        247..=249 => {
+            let back = if ended { 1 + a % 8 } else { a % 3 };
+            let at = log.head().seq.0.saturating_sub(u64::from(back)).max(1);
+            let state = replay(log.run, &log.events()[..at as usize]);
+            let state = state.expect("a log folds").expect("it has event 1");
             let finished =
-                |id: &StepId| matches!(log.state.steps.get(id), Some(StepState::Finished { .. }));
-            let forgotten = (0..4)
-                .map(step)
-                .filter(|id| b % 2 == 0 && finished(id))
-                .take(1)
-                .collect();
-            let parent = Parent {
-                relation: Relation::Fork,
-                run: log.run,
-                seq: log.head().seq,
-            };
-            let forked = RunForked {
+                |id: &StepId| matches!(state.steps.get(id), Some(StepState::Finished { .. }));
+            let forgotten = (0..4).map(step);
+            let forgotten = forgotten.filter(|id| b % 2 == 0 && finished(id)).take(1);
+            let fork = Fork {
+                parent: log.run,
+                relation: [Relation::Fork, Relation::Retry][usize::from(b % 2)],
+                input: (b % 3 == 0).then(|| payload(json!(a))),
                 budget: Budget::default(),
-                digest: log.head().digest,
-                forgotten,
-                input: payload(json!(a)),
-                may_have_happened: Vec::new(),
-                parent,
+                forgotten: forgotten.collect(),
             };
-            log.push(Draft::new(forked)).expect("a fork at the head");
+            match log.fork(Seq(at), fork, b % 5 > 0) {
+                Ok(()) => {}
+                Err(why) => assert_eq!(why, Rejected::Ended(state.row.status())),
+            }
         }
-        247..=250 => {}
+        250 => {}
         251..=252 => {
             log.complete(json!({ "a": a % 3 }));
         }

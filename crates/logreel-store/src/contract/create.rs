@@ -387,7 +387,7 @@ pub async fn the_key_of_a_deleted_run_is_kept_for_30_days(harness: &dyn Harness)
     world.finish().await;
 }
 
-/// Only an ended run that nobody drives and nobody forks from is deleted, and then all of it.
+/// Only an ended run that nobody drives and no child needs is deleted, and then all of it.
 pub async fn delete_takes_ended_runs_that_nobody_needs(harness: &dyn Harness) {
     let mut world = World::new(harness).await;
     let mut pen = world.driven(in_session("run", "s")).await;
@@ -407,18 +407,6 @@ pub async fn delete_takes_ended_runs_that_nobody_needs(harness: &dyn Harness) {
     pen.complete(json!("done")).await;
     needed(&world, &pen.run, "its driver holds the lease").await;
     pen.release().await;
-    let fork = world
-        .create(from_parent("fork", pen.run, Relation::Fork), None)
-        .await
-        .row
-        .run;
-    world.cancel(&fork).await;
-    needed(&world, &pen.run, "a kept run forks from it").await;
-    world
-        .store
-        .delete(&fork)
-        .await
-        .expect("the fork is deleted");
     let mut parent = world.driven(task("parent")).await;
     let child = world
         .create(from_parent("child", parent.run, Relation::Child), None)

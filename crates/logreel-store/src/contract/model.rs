@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use logreel_core::codec::StoredBody;
 use logreel_core::event::{
     Budget, BudgetChanged, Effect, ModelAnswered, ModelCalled, OnDeadline, Phase, PhaseEntered,
     Relation, Resolution, RunKind, RunStarted, Spend, StatePatched, StepFailed, StepInDoubt,
@@ -12,7 +13,7 @@ use logreel_core::event::{
 use logreel_core::state::{Doing, StepState};
 use logreel_core::{
     Blob, Body, CallId, Command, Digest, Draft, Epoch, Event, Outside, Payload, Record, RunId,
-    RunState, Timestamp, WaitId, decide,
+    RunState, Seq, Timestamp, WaitId, decide,
 };
 use serde_json::json;
 
@@ -24,13 +25,13 @@ use super::world::{list_all, owner, read_all};
 use super::{Harness, TestEnv, World, check_run};
 use crate::{
     Append, AppendError, ClaimOutcome, Claimable, CreateError, Created, Entry, Env, Error, Filter,
-    MemoryStore, NewRun, OwnerId, RunStore, Stats,
+    ForkAt, ForkError, MemoryStore, NewFork, NewRun, OwnerId, RunStore, Stats,
 };
 
 const CHAPTERS: u64 = 6;
 const OPERATIONS: u64 = 100;
 
-/// Random histories of create, append, command, claim, release, leave and delete have the same
+/// Random histories of create, fork, append, command, claim, release, leave and delete have the same
 /// answers, entries, logs and lists as on the memory store. `LOGREEL_SEED` chooses others.
 pub async fn a_random_history_is_that_of_the_specification(harness: &dyn Harness) {
     let seed = std::env::var("LOGREEL_SEED")
@@ -166,11 +167,7 @@ impl Pair<'_> {
             for store in self.stores() {
                 check_run(store, &entry.row.run).await;
                 let records = read_all(store, &entry.row.run, 9).await;
-                let mask = |record| Record {
-                    digest: Digest([0; 32]),
-                    ..record
-                };
-                logs.push(records.into_iter().map(mask).collect::<Vec<_>>());
+                logs.push(records.into_iter().map(masked_record).collect::<Vec<_>>());
             }
             let (under, spec) = (logs.pop(), logs.pop());
             assert_eq!(under, spec, "the log of {}", entry.row.run);
@@ -182,6 +179,17 @@ impl Pair<'_> {
 fn masked(mut entry: Entry) -> Entry {
     entry.row.head.digest = Digest([0; 32]);
     entry
+}
+
+/// Without the digests of the chain, of which `run.forked` names one.
+fn masked_record(mut record: Record) -> Record {
+    record.digest = Digest([0; 32]);
+    if let (true, StoredBody::Text(text)) = (record.kind == "run.forked", &mut record.body) {
+        let mut body: serde_json::Value = serde_json::from_str(text).expect("a body is JSON");
+        body["digest"] = serde_json::Value::Null;
+        *text = body.to_string();
+    }
+    record
 }
 
 fn shown(events: &[Event]) -> Vec<Event> {
@@ -279,7 +287,8 @@ impl Story {
             self.owners.push(OwnerId(id));
         }
         match self.roll(100) {
-            0..10 => self.create(pair).await,
+            0..7 => self.create(pair).await,
+            7..10 => self.fork(pair).await,
             10..58 => self.append(pair).await,
             58..63 => self.send_again(pair).await,
             63..75 => self.command(pair).await,
@@ -308,12 +317,7 @@ impl Story {
         let chapter = self.chapter;
         let mut started: RunStarted = task(&format!("agent-{}", self.roll(2)));
         if let (true, Some(parent)) = (self.chance(4), self.pick(&self.runs.clone())) {
-            let relation = if self.chance(2) {
-                Relation::Child
-            } else {
-                Relation::Fork
-            };
-            started = from_parent("agent-0", parent, relation);
+            started = from_parent("agent-0", parent, Relation::Child);
         }
         if self.chance(3) {
             started.key = Some(format!("key-{chapter}-{}", self.roll(3)));
@@ -328,13 +332,7 @@ impl Story {
         } else {
             None
         };
-        let run = known.unwrap_or_else(|| {
-            RunId::new(TestEnv::START, {
-                let mut random = [0; 10];
-                random[..8].copy_from_slice(&mix(self.number()).to_le_bytes());
-                random
-            })
-        });
+        let run = known.unwrap_or_else(|| self.run_id());
         let owner = if self.chance(2) {
             self.pick(&self.owners.clone())
         } else {
@@ -368,6 +366,78 @@ impl Story {
         if spec.is_some_and(|(what, _)| what == "new") {
             self.runs.push(run);
         }
+    }
+
+    async fn fork(&mut self, pair: &Pair<'_>) {
+        let Some(parent) = self.pick(&self.runs.clone()) else {
+            return;
+        };
+        let head = pair.spec.entry(&parent).await;
+        let head = head.map_or(1, |entry| entry.row.head.seq.0);
+        let at = if self.chance(2) {
+            ForkAt::Last
+        } else {
+            ForkAt::Seq(Seq(self.roll(head + 2)))
+        };
+        let known = if self.chance(6) {
+            self.pick(&self.runs.clone())
+        } else {
+            None
+        };
+        let run = known.unwrap_or_else(|| self.run_id());
+        let relation = if self.chance(2) {
+            Relation::Fork
+        } else {
+            Relation::Retry
+        };
+        let input = if self.chance(2) {
+            Some(payload(json!(self.roll(2))))
+        } else {
+            None
+        };
+        let forgotten = (0..self.roll(3)).map(|_| step_id(&format!("step-{}", self.roll(6))));
+        let forgotten = forgotten.collect();
+        let owner = if self.chance(2) {
+            self.pick(&self.owners.clone())
+        } else {
+            None
+        };
+        let blobs = if self.chance(4) {
+            self.pick(&self.blobs.clone())
+        } else {
+            None
+        };
+        let new = NewFork {
+            run,
+            parent,
+            at,
+            relation,
+            input,
+            budget: None,
+            forgotten,
+            blobs: blobs.into_iter().collect(),
+            owner,
+        };
+        let mut answers = Vec::new();
+        for store in pair.stores() {
+            answers.push(match store.fork(new.clone()).await {
+                Ok(Created::New(entry)) => ("new".to_owned(), Some(masked(entry))),
+                Ok(Created::Attached(entry)) => ("attached".to_owned(), Some(masked(entry))),
+                Err(ForkError::Store(error)) => (shown_error(&error), None),
+                Err(error) => (format!("{error:?}"), None),
+            });
+        }
+        let (under, spec) = (answers.pop(), answers.pop());
+        assert_eq!(under, spec, "{new:?}");
+        if spec.is_some_and(|(what, _)| what == "new") {
+            self.runs.push(run);
+        }
+    }
+
+    fn run_id(&mut self) -> RunId {
+        let mut random = [0; 10];
+        random[..8].copy_from_slice(&mix(self.number()).to_le_bytes());
+        RunId::new(TestEnv::START, random)
     }
 
     async fn append(&mut self, pair: &Pair<'_>) {

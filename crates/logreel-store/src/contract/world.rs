@@ -4,11 +4,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use logreel_core::event::RunStarted;
-use logreel_core::meaning::ResultSet;
+use logreel_core::event::{Body, RunStarted};
 use logreel_core::{
     AppendId, Command, Digest, Draft, Epoch, Event, Head, Outside, Payload, Record, RunId,
-    RunState, Seq, Verifier, decide, replay,
+    RunState, Seq, Tally, Verifier, decide, replay,
 };
 
 use super::TestEnv;
@@ -50,6 +49,10 @@ pub async fn check_run(store: &dyn RunStore, run: &RunId) -> Vec<Event> {
     let key = store.key(run).await.expect("a listed run has a key");
     let mut verifier = Verifier::new(run, key);
     for record in &records {
+        if let Some(origin) = verifier.needs_key_of(record) {
+            let key = store.key(&origin).await.expect("an origin has a key");
+            verifier.add_key(origin, key);
+        }
         verifier
             .check(record)
             .unwrap_or_else(|error| panic!("the chain of {run}: {error}"));
@@ -65,16 +68,19 @@ pub async fn check_run(store: &dyn RunStore, run: &RunId) -> Vec<Event> {
         entry.row, state.row,
         "the row of {run} is the fold of its log"
     );
-    let results = events
-        .iter()
-        .filter(|event| !event.late)
-        .map(|event| ResultSet::of(&event.body));
-    let sum = results.fold(ResultSet::default(), ResultSet::plus);
+    let mut tally = Tally::default();
+    events.iter().for_each(|event| tally.add(event));
     assert_eq!(
-        entry.results, sum,
+        entry.results,
+        tally.sum(),
         "the results of {run} are those of its log"
     );
-    let epochs: Vec<Epoch> = events.iter().map(|event| event.epoch).collect();
+    // The drivers of a fork are counted anew.
+    let own = events
+        .iter()
+        .rposition(|event| matches!(event.body, Body::RunForked(_)));
+    let own = &events[own.unwrap_or_default()..];
+    let epochs: Vec<Epoch> = own.iter().map(|event| event.epoch).collect();
     assert!(
         epochs.is_sorted(),
         "no event of {run} is of an epoch before the last: {epochs:?}"

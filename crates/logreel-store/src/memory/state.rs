@@ -38,6 +38,9 @@ pub(super) struct Run {
     /// How it was started; its row may have moved on since.
     pub started: RunStarted,
     pub tip: Tip,
+    /// How many events it shares with the run it was forked from; none when it was not.
+    pub shared: u64,
+    /// Its own events, which follow those.
     pub log: Vec<Record>,
     /// The first answer to every append that landed (rule 2).
     pub receipts: HashMap<AppendId, Receipt>,

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use logreel_core::chain::Sealed;
 use logreel_core::event::{Body, Relation, RunStarted};
-use logreel_core::{Blob, Epoch, FOLD_VERSION, FORMAT, RunId, RunKey, Seq, Session, Timestamp};
+use logreel_core::{Blob, Epoch, FOLD_VERSION, FORMAT, RunId, RunKey, Session, Timestamp};
 use rusqlite::{OptionalExtension, params};
 
 use super::append::retire;
@@ -34,53 +35,22 @@ pub(super) fn create(tx: &mut Tx<'_>, work: Work) -> Result<Created, Halt<Create
         return Ok(attached);
     }
     check(tx, &work)?;
-    let Work {
-        run,
-        started,
-        prepared,
-        key,
-        blobs,
-        owner,
-    } = work;
-    let epoch = if owner.is_some() {
-        Epoch::NONE.next()
-    } else {
-        Epoch::NONE
+    let epoch = first_epoch(work.owner);
+    let (tip, sealed) =
+        Tip::start(work.run, work.key, work.prepared, epoch, now).map_err(Error::from)?;
+    let (run, started) = (work.run, work.started);
+    let placed = Placed {
+        tip,
+        sealed: &[sealed],
+        blobs: &work.blobs,
+        owner: work.owner,
+        now,
     };
-    let (tip, sealed) = Tip::start(run, key, prepared, epoch, now).map_err(Error::from)?;
-    let sealed = [sealed];
-    let id = insert_run(tx, &tip)?;
+    let id = place(tx, placed).map_err(Halt::lift)?;
     let conn = tx.conn;
-    let row = &tip.row;
-    let ready_at = match owner {
-        Some(_) => None,
-        None => rows::queue_time(conn, id, row).map_err(Halt::lift)?,
-    };
-    conn.prepare_cached(
-        "INSERT INTO live (run, epoch, event_epoch, head_seq, head_digest, updated_at, results,
-           pulse, owner, since, ready_at) VALUES (?1, ?2, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
-    )?
-    .execute(params![
-        id,
-        epoch.0.cast_signed(),
-        row.head.seq.0.cast_signed(),
-        row.head.digest.as_bytes().as_slice(),
-        row.updated_at.as_micros(),
-        rows::results_text(&tip.results),
-        rows::to_text(&row.pulse),
-        owner.map(|owner| owner.0.cast_signed()),
-        owner.map(|_| now.as_micros()),
-        ready_at,
-    ])?;
-    rows::insert_events(conn, id, tx.next_pos()?, &sealed, Mark::Tag(0))?;
-    rows::insert_blobs(conn, id, &blobs, &sealed)?;
     if let Some(node) = &started.context {
         // Pins the context that the session goes on from.
         rows::refer(conn, id, node)?;
-    }
-    for (name, value) in &row.facts.labels {
-        conn.prepare_cached("INSERT INTO labels (k, v, run) VALUES (?1, ?2, ?3)")?
-            .execute(params![name, value, id])?;
     }
     if let Some(key) = &started.key {
         conn.prepare_cached("INSERT INTO keys (key, run) VALUES (?1, ?2)")?
@@ -90,13 +60,72 @@ pub(super) fn create(tx: &mut Tx<'_>, work: Work) -> Result<Created, Halt<Create
         conn.prepare_cached("INSERT INTO active (session, run) VALUES (?1, ?2)")?
             .execute(params![session.as_str(), id])?;
     }
-    search::insert(conn, id, &row.facts)?;
-    tx.tips.put(run, Known { id, tip });
-    tx.ring(run, Seq::FIRST);
     let entry = rows::load(conn, &run)
         .map_err(Halt::lift)?
         .entry(conn, tx.shared)?;
     Ok(Created::New(entry))
+}
+
+/// The epoch of a run's own first event.
+pub(super) fn first_epoch(owner: Option<OwnerId>) -> Epoch {
+    match owner {
+        Some(_) => Epoch::NONE.next(),
+        None => Epoch::NONE,
+    }
+}
+
+/// A run with its own first events, on its way into the tables.
+pub(super) struct Placed<'a> {
+    pub tip: Tip,
+    pub sealed: &'a [Sealed],
+    pub blobs: &'a [Blob],
+    pub owner: Option<OwnerId>,
+    pub now: Timestamp,
+}
+
+/// Writes a new run. Gives its integer id.
+pub(super) fn place(tx: &mut Tx<'_>, placed: Placed<'_>) -> Result<i64, Halt> {
+    let Placed {
+        tip,
+        sealed,
+        blobs,
+        owner,
+        now,
+    } = placed;
+    let id = insert_run(tx, &tip)?;
+    let conn = tx.conn;
+    let row = &tip.row;
+    let ready_at = match owner {
+        Some(_) => None,
+        None => rows::queue_time(conn, id, row)?,
+    };
+    conn.prepare_cached(
+        "INSERT INTO live (run, epoch, event_epoch, head_seq, head_digest, updated_at, results,
+           pulse, owner, since, ready_at) VALUES (?1, ?2, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+    )?
+    .execute(params![
+        id,
+        row.epoch.0.cast_signed(),
+        row.head.seq.0.cast_signed(),
+        row.head.digest.as_bytes().as_slice(),
+        row.updated_at.as_micros(),
+        rows::results_text(&tip.results),
+        rows::to_text(&row.pulse),
+        owner.map(|owner| owner.0.cast_signed()),
+        owner.map(|_| now.as_micros()),
+        ready_at,
+    ])?;
+    rows::insert_events(conn, id, tx.next_pos()?, sealed, Mark::Tag(0))?;
+    rows::insert_blobs(conn, id, blobs, sealed)?;
+    for (name, value) in &row.facts.labels {
+        conn.prepare_cached("INSERT INTO labels (k, v, run) VALUES (?1, ?2, ?3)")?
+            .execute(params![name, value, id])?;
+    }
+    search::insert(conn, id, &row.facts)?;
+    let (run, head) = (row.run, row.head.seq);
+    tx.tips.put(run, Known { id, tip });
+    tx.ring(run, head);
+    Ok(id)
 }
 
 /// The run that has the id or the key already.
@@ -164,7 +193,8 @@ fn difference(
     let mut rows = statement.query([stored.id])?;
     let first = match rows.next()? {
         Some(row) => rows::record(row)?.decode().ok(),
-        None => None,
+        // A fork: event 1 is another run's.
+        None => return Ok(Some("parent")),
     };
     let facts = &stored.row.facts;
     let (spec, session, input) = match first.map(|event| event.body) {

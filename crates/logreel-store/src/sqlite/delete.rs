@@ -5,6 +5,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::append::retire;
 use super::failure::Halt;
+use super::fork;
 use super::rows;
 use super::search;
 use super::writer::Tx;
@@ -23,21 +24,21 @@ pub(super) fn delete(tx: &mut Tx<'_>, run: RunId) -> Result<(), Halt> {
     {
         return needed("its driver has not given its lease back yet".to_owned());
     }
-    // A live child's fate is decided from this log (SEMANTICS 15); a fork shares it.
-    let heir: Option<(String, String)> = tx
+    let forks = fork::forks_of(tx.conn, &run)?;
+    if !forks.is_empty() {
+        return Err(Error::ForkedFrom { run, forks }.into());
+    }
+    // A live child's fate is decided from this log (SEMANTICS 15).
+    let child: Option<String> = tx
         .conn
         .prepare_cached(
-            "SELECT run, relation FROM runs WHERE parent = ?1
-             AND (relation <> 'child' OR status NOT IN ('completed', 'failed', 'cancelled')) LIMIT 1",
+            "SELECT run FROM runs WHERE parent = ?1 AND relation = 'child'
+             AND status NOT IN ('completed', 'failed', 'cancelled') LIMIT 1",
         )?
-        .query_row([run.to_string()], |row| Ok((row.get(0)?, row.get(1)?)))
+        .query_row([run.to_string()], |row| row.get(0))
         .optional()?;
-    match heir {
-        Some((heir, relation)) if relation == "child" => {
-            return needed(format!("its child {heir} has not ended"));
-        }
-        Some((heir, _)) => return needed(format!("{heir} is forked from it")),
-        None => {}
+    if let Some(child) = child {
+        return needed(format!("its child {child} has not ended"));
     }
     if stored.live {
         retire(tx, id, &run)?;

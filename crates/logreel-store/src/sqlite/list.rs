@@ -214,9 +214,12 @@ pub(super) fn stats(conn: &Connection, shared: &Shared) -> Result<Stats, Halt> {
         let count: i64 = counts.query_row([status.as_str()], |row| row.get(0))?;
         runs.push((status, rows::unsigned(count)));
     }
-    // `seq` is dense, so the heads count the events without reading them.
+    // `seq` is dense, so the heads count the events without reading them; what a fork shares is
+    // counted where it is.
     let sql = "SELECT ifnull((SELECT sum(head_seq) FROM live), 0)
-        + ifnull((SELECT sum(head_seq) FROM runs WHERE head_seq IS NOT NULL), 0),
+        + ifnull((SELECT sum(head_seq) FROM runs WHERE head_seq IS NOT NULL), 0)
+        - ifnull((SELECT sum((SELECT min(seq) - 1 FROM events e WHERE e.run = r.id))
+            FROM runs r WHERE r.parent IS NOT NULL AND r.relation <> 'child'), 0),
         (SELECT count(*) FROM blobs), (SELECT ifnull(sum(length(bytes)), 0) FROM blobs)";
     let (events, blobs, blob_bytes): (i64, i64, i64) = conn
         .prepare_cached(sql)?

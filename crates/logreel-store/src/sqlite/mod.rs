@@ -14,6 +14,7 @@ mod create;
 mod delete;
 mod doctor;
 mod failure;
+mod fork;
 mod lease;
 mod list;
 mod open;

@@ -5,11 +5,12 @@ use logreel_core::{Digest, RunId, RunKey, Seq};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::failure::Halt;
+use super::fork;
 use super::rows::{self, RECORD};
 use crate::{Error, EventPage};
 
 /// A page ends after this many bytes of bodies, so that reading a long log needs little memory.
-const PAGE_BYTES: usize = 1 << 20;
+pub(super) const PAGE_BYTES: usize = 1 << 20;
 
 pub(super) fn page(
     conn: &Connection,
@@ -37,6 +38,10 @@ pub(super) fn page(
             break;
         }
         let record = rows::record(row)?;
+        if items.is_empty() && record.seq > from {
+            // What comes before is another run's. The open statement keeps it one moment.
+            return fork::page(conn, run, from, limit);
+        }
         if let StoredBody::Text(text) = &record.body {
             bytes += text.len();
         }

@@ -13,6 +13,7 @@ use logreel_core::{
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::failure::{Halt, damaged};
+use super::fork;
 use super::open::Shared;
 use super::owners::Life;
 use crate::tip::Tip;
@@ -155,6 +156,10 @@ pub(super) fn refold(
     id: i64,
     run: RunId,
 ) -> Result<Option<(Row, ResultSet)>, Halt> {
+    let segments = fork::segments(conn, id, run)?;
+    if segments.len() > 1 {
+        return fork::refold(conn, run, &segments);
+    }
     let sql = format!("SELECT {RECORD} FROM events WHERE run = ?1 ORDER BY seq");
     let mut statement = conn.prepare_cached(&sql)?;
     let mut records = statement.query([id])?;
@@ -295,6 +300,7 @@ pub(super) fn record(from: &rusqlite::Row<'_>) -> Result<Record, Halt> {
             None => StoredBody::Erased(digest(from.get_ref(8)?)?),
         },
         digest: digest(from.get_ref(9)?)?,
+        origin: None,
     })
 }
 

@@ -7,12 +7,12 @@ use logreel_core::{AppendId, Blob, Digest, Draft, Epoch, Outside, RunId, RunKey,
 use rusqlite::params;
 
 use super::open::SqliteStore;
-use super::{append, command, create, delete, lease, list, read, rows};
+use super::{append, command, create, delete, fork, lease, list, read, rows};
 use crate::tip::prepare;
 use crate::{
     Append, AppendError, Appended, ClaimOutcome, Claimable, Commanded, CreateError, Created,
-    Cursor, Doorbell, Entry, Error, EventPage, Filter, Lapsed, NewRun, Owner, OwnerId, RunPage,
-    RunStore, SessionInfo, Stats,
+    Cursor, Doorbell, Entry, Error, EventPage, Filter, ForkError, NewFork, NewRun, Owner, OwnerId,
+    RunPage, RunStore, SessionInfo, Stats,
 };
 
 #[async_trait]
@@ -39,6 +39,17 @@ impl RunStore for SqliteStore {
         };
         self.writer()
             .submit(move |tx| create::create(tx, work))
+            .await
+    }
+
+    async fn fork(&self, new: NewFork) -> Result<Created, ForkError> {
+        // Outside of the lock: what is shared never changes, and it may be long.
+        let shared = self.shared();
+        let decided = self.reading(|conn| fork::decide(conn, &new, shared.payload_bytes_max))??;
+        let mut key = RunKey([0; 32]);
+        shared.env.random(&mut key.0);
+        self.writer()
+            .submit(move |tx| fork::fork(tx, &new, decided, key))
             .await
     }
 

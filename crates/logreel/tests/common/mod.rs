@@ -72,6 +72,9 @@ impl World {
         loop {
             let page = store.read(&run, from, 7).await.unwrap();
             for record in &page.items {
+                if let Some(origin) = verifier.needs_key_of(record) {
+                    verifier.add_key(origin, store.key(&origin).await.unwrap());
+                }
                 verifier.check(record).unwrap();
                 events.push(record.decode().unwrap());
             }

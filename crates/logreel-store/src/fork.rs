@@ -1,0 +1,203 @@
+//! Making a copy of a run, as far as it is the same in every store: which events it shares, and what
+//! follows from them (SEMANTICS 31).
+
+use std::ops::ControlFlow;
+
+use logreel_core::chain::Sealed;
+use logreel_core::event::{Body, Budget, Relation, RunForked};
+use logreel_core::{
+    Blob, Draft, Epoch, Event, Fork, Head, IllegalEvent, Payload, Record, Row, RunId, RunKey,
+    RunState, Seq, StepId, Tally, Timestamp, decide_fork,
+};
+
+use crate::tip::{Prepared, Tip, prepare};
+use crate::{Error, ForkError, OwnerId};
+
+/// A copy to be made of a run.
+#[derive(Debug, Clone)]
+pub struct NewFork {
+    /// Its id.
+    pub run: RunId,
+    /// The run it is made from.
+    pub parent: RunId,
+    /// Up to where it shares the parent's log.
+    pub at: ForkAt,
+    /// [`Relation::Fork`] or [`Relation::Retry`].
+    pub relation: Relation,
+    /// An input of its own; `None` = the one the parent had there.
+    pub input: Option<Payload>,
+    /// Its limits; `None` = those the parent began with.
+    pub budget: Option<Budget>,
+    /// Steps that start again although they have finished.
+    pub forgotten: Vec<StepId>,
+    /// Blobs that the input refers to.
+    pub blobs: Vec<Blob>,
+    /// Who drives it from the start, with epoch 1; `None` leaves it to whoever claims it.
+    pub owner: Option<OwnerId>,
+}
+
+/// The last event that a fork shares with its parent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ForkAt {
+    /// This one, which must come before the parent's end.
+    Seq(Seq),
+    /// The last one before the parent's end, or the last there is.
+    Last,
+}
+
+/// The parent's events up to the fork, folded under the fork's id. They never change, so that a store
+/// may fold them before it begins its transaction.
+#[derive(Debug)]
+pub(crate) struct Prefix {
+    run: RunId,
+    parent: RunId,
+    at: ForkAt,
+    state: Option<RunState>,
+    tally: Tally,
+    budget: Budget,
+}
+
+impl Prefix {
+    pub fn new(new: &NewFork) -> Self {
+        Self {
+            run: new.run,
+            parent: new.parent,
+            at: new.at,
+            state: None,
+            tally: Tally::default(),
+            budget: Budget::default(),
+        }
+    }
+
+    /// Takes the parent's next event; breaks when the fork shares no more.
+    pub fn take(&mut self, record: &Record) -> Result<ControlFlow<()>, ForkError> {
+        let event = record.decode().map_err(Error::from)?;
+        if event.body.is_terminal() {
+            return match self.at {
+                ForkAt::Last => Ok(ControlFlow::Break(())),
+                ForkAt::Seq(at) => Err(ForkError::PastEnd {
+                    run: self.parent,
+                    at,
+                    end: event.seq,
+                }),
+            };
+        }
+        self.fold(&event).map_err(Error::from)?;
+        Ok(match self.at {
+            ForkAt::Seq(at) if event.seq >= at => ControlFlow::Break(()),
+            ForkAt::Seq(_) | ForkAt::Last => ControlFlow::Continue(()),
+        })
+    }
+
+    fn fold(&mut self, event: &Event) -> Result<(), IllegalEvent> {
+        match &mut self.state {
+            None => self.state = Some(RunState::begin(self.run, event)?),
+            Some(state) => state.apply(event)?,
+        }
+        self.tally.add(event);
+        match &event.body {
+            Body::RunStarted(started) if event.seq == Seq::FIRST => {
+                self.budget = started.budget.clone();
+            }
+            Body::RunForked(forked) => self.budget = forked.budget.clone(),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// What the fork begins with, once all it shares was taken.
+    pub fn decide(self, new: &NewFork, payload_bytes_max: u64) -> Result<Decided, ForkError> {
+        let head = self.state.as_ref().map_or(Seq::NONE, |it| it.row.head.seq);
+        let at = match self.at {
+            ForkAt::Seq(at) => at,
+            ForkAt::Last => head,
+        };
+        let Some(state) = self.state.filter(|_| at == head) else {
+            let run = self.parent;
+            return Err(ForkError::NoSuchEvent { run, at, head });
+        };
+        let fork = Fork {
+            parent: new.parent,
+            relation: new.relation,
+            input: new.input.clone(),
+            budget: new.budget.clone().unwrap_or(self.budget),
+            forgotten: new.forgotten.clone(),
+        };
+        let forked = decide_fork(&state, &self.tally, fork)
+            .map_err(|why| Error::Bug(format!("a fork was refused: {why}")))?;
+        let input = forked.input.clone();
+        let prepared = prepare(vec![Draft::new(forked)], &new.blobs, payload_bytes_max)?;
+        Ok(Decided {
+            row: state.row,
+            tally: self.tally,
+            prepared,
+            input,
+        })
+    }
+}
+
+/// A fork before it has its place in a store.
+#[derive(Debug)]
+pub(crate) struct Decided {
+    /// The parent's row where they part, under the fork's id.
+    row: Row,
+    tally: Tally,
+    prepared: Vec<Prepared>,
+    /// What it runs on.
+    pub input: Payload,
+}
+
+impl Decided {
+    /// The last event that is shared.
+    pub fn parting(&self) -> Head {
+        self.row.head
+    }
+
+    /// The fork's tip after its own first event, and that event.
+    pub fn seal(
+        self,
+        key: RunKey,
+        epoch: Epoch,
+        now: Timestamp,
+    ) -> Result<(Tip, Vec<Sealed>), Error> {
+        let Self {
+            row,
+            mut tally,
+            prepared,
+            ..
+        } = self;
+        let results = tally.sum();
+        let mut tip = Tip { row, results, key };
+        let sealed = tip.extend(prepared, epoch, now)?;
+        sealed.iter().for_each(|sealed| tally.add(&sealed.event));
+        tip.results = tally.sum();
+        Ok((tip, sealed))
+    }
+}
+
+/// What differs between a fork that is asked for and the one that has its id.
+pub(crate) fn difference(new: &NewFork, forked: &RunForked) -> Option<&'static str> {
+    let NewFork {
+        input,
+        budget,
+        forgotten,
+        ..
+    } = new;
+    let asked_for = |step| forked.forgotten.contains(step);
+    match () {
+        () if (new.parent, new.relation) != (forked.parent.run, forked.parent.relation) => {
+            Some("parent")
+        }
+        () if matches!(new.at, ForkAt::Seq(at) if at != forked.parent.seq) => Some("seq"),
+        () if input.as_ref().is_some_and(|input| *input != forked.input) => Some("input"),
+        () if budget
+            .as_ref()
+            .is_some_and(|budget| *budget != forked.budget) =>
+        {
+            Some("budget")
+        }
+        // It may forget more than was asked for.
+        () if !forgotten.iter().all(asked_for) => Some("list of forgotten steps"),
+        () => None,
+    }
+}

@@ -1,0 +1,347 @@
+//! Retrying: a run that failed or was cancelled goes on as a new one that shares what it finished.
+//!
+//! The new run is a fork right before the end (SEMANTICS 31): finished steps return their results, failed
+//! and open ones start again, under keys of their own.
+
+use std::collections::HashMap;
+use std::future::IntoFuture;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use logreel_core::event::Relation;
+use logreel_core::{Blob, Json, Payload, RunId, RunState, Seq, Status, StepId};
+use logreel_store::{ClaimOutcome, Created, ForkAt, ForkError, NewFork};
+use serde::Serialize;
+use tokio::sync::oneshot;
+
+use crate::Error;
+use crate::driver::Begin;
+use crate::engine::{Engine, Inner};
+use crate::handle::RunHandle;
+use crate::start::{CREATE_PAUSE, CREATE_TRIES};
+use crate::value;
+
+/// Events per page when the log is read for the steps it has.
+const PAGE: usize = 1000;
+/// How long the driver of a run that was just cancelled may take to let go of it.
+const LET_GO: Duration = Duration::from_secs(3);
+
+/// A run about to be retried; made by [`Engine::retry`], awaited to begin.
+#[must_use = "a run is retried when this is awaited"]
+pub struct RetryRun {
+    engine: Arc<Inner>,
+    parent: RunId,
+    run: Option<RunId>,
+    from: Option<String>,
+    input: Option<Result<(Payload, Vec<Blob>), Error>>,
+    queue: bool,
+    accept_spec_change: bool,
+}
+
+impl Engine {
+    /// Goes on with a failed or cancelled run as a new one: what finished is shared, what failed or was
+    /// open starts again. Awaited, gives the new run's handle.
+    pub fn retry(&self, run: &RunId) -> RetryRun {
+        RetryRun {
+            engine: Arc::clone(&self.0),
+            parent: *run,
+            run: None,
+            from: None,
+            input: None,
+            queue: false,
+            accept_spec_change: false,
+        }
+    }
+}
+
+impl RetryRun {
+    /// Forgets this step, by its id as it is shown or as an array, and all that need it, though they
+    /// finished. Of a task only the steps inside it and around it are known to.
+    pub fn from(mut self, step: impl Into<String>) -> Self {
+        self.from = Some(step.into());
+        self
+    }
+
+    /// Another input. Finished steps keep their results; one that is bound to its input refuses to
+    /// go on with another.
+    pub fn input<T: Serialize + ?Sized>(mut self, input: &T) -> Self {
+        self.input = Some(value::payload("the input", input));
+        self
+    }
+
+    /// The new run's id. The same retry under the same id attaches.
+    pub fn id(mut self, run: RunId) -> Self {
+        self.run = Some(run);
+        self
+    }
+
+    /// Only records the new run; a worker ([`Engine::work`]) drives it.
+    pub fn queue(mut self) -> Self {
+        self.queue = true;
+        self
+    }
+
+    /// Goes on under another version of the task than the run was started with; recorded.
+    pub fn accept_spec_change(mut self) -> Self {
+        self.accept_spec_change = true;
+        self
+    }
+
+    async fn retry(self) -> Result<RunHandle<Json>, Error> {
+        let engine = Arc::clone(&self.engine);
+        engine.check_open()?;
+        let entry = engine.store.entry(&self.parent).await?;
+        match entry.row.status() {
+            Status::Failed | Status::Cancelled => {}
+            status => {
+                let run = self.parent;
+                return Err(Error::NotRetried { run, status });
+            }
+        }
+        let name = &entry.row.facts.agent;
+        let def = match (engine.task(name), self.queue) {
+            (Some(def), _) => Some(def),
+            // Whoever takes it from the queue must know it.
+            (None, true) => None,
+            (None, false) => {
+                let name = name.to_string();
+                return Err(Error::UnknownTask { name });
+            }
+        };
+        let spec = entry.row.facts.spec_digest;
+        let changed = def.as_ref().is_some_and(|def| def.spec_digest != spec);
+        if changed && !self.queue && !self.accept_spec_change {
+            return Err(Error::SpecChanged {
+                run: self.parent,
+                name: name.to_string(),
+            });
+        }
+        let forgotten = match &self.from {
+            None => Vec::new(),
+            Some(from) => {
+                let state = engine.state_before_end(&self.parent).await?;
+                let steps: Vec<StepId> = state.steps.into_keys().collect();
+                // A workflow's graph will say more here.
+                forgotten(&steps, self.parent, from, &|_| Vec::new())?
+            }
+        };
+        let (input, blobs) = match self.input {
+            None => (None, Vec::new()),
+            Some(input) => input.map(|(input, blobs)| (Some(input), blobs))?,
+        };
+        // A changed spec is accepted by the claim that begins to drive.
+        let owner = match self.queue || changed {
+            true => None,
+            false => Some(engine.owner().await?.id()),
+        };
+        engine.until_let_go(&self.parent).await?;
+        let new = NewFork {
+            run: self.run.unwrap_or_else(|| engine.env.run_id()),
+            parent: self.parent,
+            at: ForkAt::Last,
+            relation: Relation::Retry,
+            input,
+            budget: None,
+            forgotten,
+            blobs,
+            owner,
+        };
+        let created = engine.make_fork(new).await?;
+        let run = created.entry().row.run;
+        match def {
+            Some(def) if changed && !self.queue => {
+                let (answer, answered) = oneshot::channel();
+                let begin = Begin::Claim {
+                    accept_spec_change: true,
+                    answer,
+                };
+                engine.spawn_driver(run, def, begin, true);
+                // No answer: this process has a driver for the run already.
+                if let Ok(outcome) = answered.await
+                    && let ClaimOutcome::Driven(entry) = outcome?
+                {
+                    let by = entry.driver.map(|driver| driver.owner.to_string());
+                    let by = by.unwrap_or_default();
+                    return Err(Error::Driven { run, by });
+                }
+                Ok(RunHandle::new(engine, run))
+            }
+            Some(def) => Ok(engine.adopt(created, owner, &def).await),
+            None => {
+                if let Created::New(entry) = &created {
+                    engine.tell_undriven(entry).await;
+                }
+                Ok(RunHandle::new(engine, run))
+            }
+        }
+    }
+}
+
+impl IntoFuture for RetryRun {
+    type Output = Result<RunHandle<Json>, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.retry())
+    }
+}
+
+impl Inner {
+    /// Makes a fork; a commit whose outcome is not known is settled by asking for the same again.
+    pub(crate) async fn make_fork(&self, new: NewFork) -> Result<Created, Error> {
+        let mut tries = 1;
+        loop {
+            match self.store.fork(new.clone()).await {
+                Err(ForkError::Store(logreel_store::Error::Ambiguous { what }))
+                    if tries < CREATE_TRIES =>
+                {
+                    tracing::warn!(run = %new.run, what, "making the fork again");
+                    tries += 1;
+                    self.env.sleep(CREATE_PAUSE).await;
+                }
+                other => return Ok(other?),
+            }
+        }
+    }
+
+    /// Waits a moment for the driver of an ended run: what it still does must not be done by two.
+    async fn until_let_go(&self, run: &RunId) -> Result<(), Error> {
+        let mut doorbell = self.store.watch(run);
+        let began = self.env.monotonic();
+        while self.store.entry(run).await?.is_driven()
+            && self.env.monotonic().saturating_sub(began) < LET_GO
+        {
+            // A lease given back in another process may not ring here.
+            tokio::select! {
+                _ = doorbell.rung() => {}
+                () = self.env.sleep(Duration::from_millis(50)) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The state of a run right before it ended.
+    async fn state_before_end(&self, run: &RunId) -> Result<RunState, Error> {
+        let mut state: Option<RunState> = None;
+        let mut from = Seq::FIRST;
+        loop {
+            let page = self.store.read(run, from, PAGE).await?;
+            for record in &page.items {
+                let event = record.decode().map_err(logreel_store::Error::from)?;
+                match &mut state {
+                    None => {
+                        let first = RunState::begin(*run, &event);
+                        state = Some(first.map_err(logreel_store::Error::from)?);
+                    }
+                    Some(before_end) if event.body.is_terminal() => {
+                        return Ok(before_end.clone());
+                    }
+                    Some(state) => state.apply(&event).map_err(logreel_store::Error::from)?,
+                }
+            }
+            from = page.next;
+            if !page.has_more {
+                let empty = || logreel_store::Error::corrupt(format!("{run} has no events"));
+                return Ok(state.ok_or_else(empty)?);
+            }
+        }
+    }
+}
+
+/// The steps that start again when a run goes on from `from`: the step itself and what `dependents`
+/// says needs it, each with the steps inside it; and the steps around it, whose results were made of
+/// its, with what needs those. Only those among `steps`, which the log has.
+fn forgotten(
+    steps: &[StepId],
+    run: RunId,
+    from: &str,
+    dependents: &dyn Fn(&StepId) -> Vec<StepId>,
+) -> Result<Vec<StepId>, Error> {
+    let is_named = |step: &&StepId| step.to_string() == from || step.canonical() == from;
+    let mut named = steps.iter().filter(is_named);
+    let step = match (named.next(), named.next()) {
+        (Some(step), None) => step.clone(),
+        (found, _) => {
+            return Err(Error::NoSuchStep {
+                run,
+                step: from.to_owned(),
+                several: found.is_some(),
+            });
+        }
+    };
+    // Whether what is inside it is forgotten too.
+    let mut seen: HashMap<StepId, bool> = HashMap::new();
+    let mut left = vec![(step, true)];
+    while let Some((step, whole)) = left.pop() {
+        if seen.get(&step).is_some_and(|known| *known || !whole) {
+            continue;
+        }
+        left.extend(dependents(&step).into_iter().map(|step| (step, true)));
+        left.extend(step.outer().map(|outer| (outer, false)));
+        seen.insert(step, whole);
+    }
+    let is_inside = |step: &StepId| {
+        let around = std::iter::successors(step.outer(), StepId::outer);
+        around
+            .into_iter()
+            .any(|outer| seen.get(&outer) == Some(&true))
+    };
+    let starts_again = |step: &&StepId| seen.contains_key(*step) || is_inside(step);
+    let mut forgotten: Vec<StepId> = steps.iter().filter(starts_again).cloned().collect();
+    forgotten.sort();
+    Ok(forgotten)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_is_forgotten_with_what_needs_it_and_what_is_inside_and_around_it() {
+        let name = |name: &str| StepId::from_parts([name]).unwrap();
+        let inside = |outer: &str, inner: &str| name(inner).inside(&name(outer));
+        let steps = [
+            name("fetch"),
+            name("build"),
+            inside("build", "compile"),
+            inside("build", "link"),
+            name("test"),
+            inside("test", "unit"),
+            name("lint"),
+            name("a/b"),
+            inside("a", "b"),
+        ];
+        let run = RunId::from_bytes([1; 16]);
+        // fetch <- build <- test, and what was never run.
+        let dependents = |step: &StepId| match step.to_string().as_str() {
+            "fetch" => vec![name("build")],
+            "build" => vec![name("test"), name("deploy")],
+            _ => Vec::new(),
+        };
+        let check = |from: &str, expected: &[&str]| {
+            let forgotten = forgotten(&steps, run, from, &dependents).unwrap();
+            let mut shown: Vec<String> = forgotten.iter().map(ToString::to_string).collect();
+            shown.sort();
+            assert_eq!(shown, expected, "from {from}");
+        };
+        check("lint", &["lint"]);
+        check("test", &["test", "test/unit"]);
+        let all_built = ["build", "build/compile", "build/link", "test", "test/unit"];
+        check("build", &all_built);
+        // The other step inside `build` keeps its result; what needs `build` does not.
+        check("build/link", &["build", "build/link", "test", "test/unit"]);
+        check(
+            "fetch",
+            &[&all_built[..3], &["fetch"], &all_built[3..]].concat(),
+        );
+        check(r#"[["a"],"b"]"#, &["a/b"]);
+        for (from, is_several) in [("nothing", false), ("a/b", true)] {
+            let error = forgotten(&steps, run, from, &dependents).unwrap_err();
+            assert!(
+                matches!(error, Error::NoSuchStep { several, .. } if several == is_several),
+                "{error}"
+            );
+        }
+    }
+}
