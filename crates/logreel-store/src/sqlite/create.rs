@@ -163,7 +163,7 @@ fn difference(
     let mut statement = tx.conn.prepare_cached(&sql)?;
     let mut rows = statement.query([stored.id])?;
     let first = match rows.next()? {
-        Some(row) => rows::record(row)?.decode().ok(),
+        Some(row) => rows::stored(row)?.decode().ok(),
         None => None,
     };
     let facts = &stored.row.facts;
