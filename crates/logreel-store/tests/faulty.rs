@@ -28,6 +28,7 @@ fn started() -> RunStarted {
         session: None,
         spec: Payload::null(),
         spec_digest: Digest::of(b"spec"),
+        spec_file: None,
     }
 }
 
