@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use clap::Subcommand;
 use logreel::{Ctx, Engine, RunId, Seq};
 
+use crate::cancel::cancel_all;
 use crate::measure::now;
 use crate::step::step;
 use crate::tail::follow;
@@ -23,6 +24,8 @@ pub enum What {
     },
     /// Opens a store, starts a run and prints when its first event was durable.
     Open { store: PathBuf },
+    /// Cancels runs and prints how long each took.
+    Cancel { store: PathBuf, runs: Vec<RunId> },
     /// A run of this many steps, to be counted by strace.
     Steps { store: PathBuf, steps: u64 },
 }
@@ -54,6 +57,13 @@ pub async fn run(what: What) -> Result<()> {
             let run = task.start(&()).await?;
             println!("{}", now().as_nanos());
             run.wait().await?;
+            engine.close().await?;
+        }
+        What::Cancel { store, runs } => {
+            let engine = Engine::open(store).await?;
+            for took in cancel_all(&engine, &runs).await?.iter() {
+                println!("{}", took.as_nanos());
+            }
             engine.close().await?;
         }
         What::Steps { store, steps } => {

@@ -100,7 +100,7 @@ fn resting() -> NewRun {
 }
 
 /// A slice of ours: the latencies, and events per second.
-async fn ours(pens: &mut Vec<Pen>, slice: Duration) -> Result<(Samples, f64)> {
+pub async fn ours(pens: &mut Vec<Pen>, slice: Duration) -> Result<(Samples, f64)> {
     let mut tasks = JoinSet::new();
     let began = now();
     let until = began + slice;

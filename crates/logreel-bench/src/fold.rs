@@ -116,12 +116,11 @@ async fn fold_one(store: &SqliteStore, run: RunId) -> Result<u64> {
     let mut state: Option<RunState> = None;
     let mut from = Seq::FIRST;
     loop {
-        let page = store.read(&run, from, 1000).await?;
-        for record in &page.items {
-            let event = record.decode()?;
+        let page = store.events(&run, from, 1000).await?;
+        for event in &page.items {
             match &mut state {
-                None => state = Some(RunState::begin(run, &event)?),
-                Some(state) => state.apply(&event)?,
+                None => state = Some(RunState::begin(run, event)?),
+                Some(state) => state.apply(event)?,
             }
         }
         if !page.has_more {

@@ -6,6 +6,7 @@
 
 mod append;
 mod bare;
+mod cancel;
 mod child;
 mod concurrent;
 mod fold;
@@ -78,6 +79,8 @@ enum Bench {
     Open,
     /// From a resume to the next action.
     Resume,
+    /// A cancel from another process beside a busy writer.
+    Cancel,
 }
 
 fn main() -> Result<()> {
@@ -127,6 +130,7 @@ async fn run(bench: Bench, place: Place) -> Result<Vec<Row>> {
             Bench::Tail => tail::bench(&place).await,
             Bench::Open => open::bench(&place).await,
             Bench::Resume => resume::bench(&place).await,
+            Bench::Cancel => cancel::bench(&place).await,
         }
     });
     measured.await?

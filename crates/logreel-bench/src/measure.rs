@@ -44,6 +44,10 @@ impl Samples {
         self.0.append(&mut other.0);
     }
 
+    pub fn iter(&self) -> impl Iterator<Item = &Duration> {
+        self.0.iter()
+    }
+
     pub fn len(&self) -> usize {
         self.0.len()
     }

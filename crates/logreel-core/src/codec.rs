@@ -1,6 +1,6 @@
 //! How an event is stored: kind and body as text, beside the header's fields.
 //!
-//! The version check is inside [`Record::decode`], so that nobody can forget it. Upcasting happens
+//! The version check is inside [`Stored::decode`], so that nobody can forget it. Upcasting happens
 //! after reading and is never written back.
 
 use crate::event::Unknown;
@@ -75,19 +75,63 @@ pub enum DecodeError {
 impl Record {
     /// Reads the event. An unknown kind reads as [`Body::Unknown`].
     pub fn decode(&self) -> Result<Event, DecodeError> {
+        let stored = Stored {
+            seq: self.seq,
+            at: self.at,
+            caller_at: self.caller_at,
+            epoch: self.epoch,
+            late: self.late,
+            format: self.format,
+            kind: &self.kind,
+            body: match &self.body {
+                StoredBody::Text(text) => Some(text),
+                StoredBody::Erased(_) => None,
+            },
+            digest: self.digest,
+        };
+        stored.decode()
+    }
+}
+
+/// An event as stored, where it is stored: what a store that only wants it decoded need not copy.
+#[derive(Debug, Clone, Copy)]
+pub struct Stored<'a> {
+    /// Its position in the run.
+    pub seq: Seq,
+    /// When it was appended.
+    pub at: Timestamp,
+    /// The caller's own time.
+    pub caller_at: Option<Timestamp>,
+    /// The driver's epoch.
+    pub epoch: Epoch,
+    /// Recorded after the end.
+    pub late: bool,
+    /// The format the body was written in.
+    pub format: u16,
+    /// The kind's name.
+    pub kind: &'a str,
+    /// The body exactly as stored; `None` once it was erased.
+    pub body: Option<&'a str>,
+    /// The chain's digest.
+    pub digest: Digest,
+}
+
+impl Stored<'_> {
+    /// Reads the event. An unknown kind reads as [`Body::Unknown`].
+    pub fn decode(self) -> Result<Event, DecodeError> {
         if self.format > FORMAT {
             return Err(DecodeError::NewerFormat {
                 seq: self.seq,
                 found: self.format,
             });
         }
-        let StoredBody::Text(text) = &self.body else {
+        let Some(text) = self.body else {
             return Err(DecodeError::Erased(self.seq));
         };
         let body =
-            decode_body(self.format, &self.kind, text).map_err(|source| DecodeError::Body {
+            decode_body(self.format, self.kind, text).map_err(|source| DecodeError::Body {
                 seq: self.seq,
-                kind: self.kind.clone(),
+                kind: self.kind.to_owned(),
                 source,
             })?;
         Ok(Event {

@@ -29,10 +29,6 @@ impl Draft {
 
 /// What a driver, who holds the lease, wants recorded.
 #[derive(Debug, Clone, PartialEq)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly every command is the large one"
-)]
 pub enum Command {
     /// A fact about the run's work.
     Record {

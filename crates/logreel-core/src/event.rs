@@ -42,7 +42,6 @@ macro_rules! kinds {
         /// What happened. One variant per kind; [`Body::Unknown`] is a kind of a newer build, which
         /// can be read and verified but not folded.
         #[derive(Debug, Clone, PartialEq)]
-        #[expect(clippy::large_enum_variant, reason = "the large one is event 1, once per log")]
         pub enum Body {
             $($(#[$doc])* $variant($body),)*
             /// Written by a newer build.
@@ -87,7 +86,7 @@ macro_rules! kinds {
 
 kinds! {
     /// Event 1 of every run that is not a fork.
-    RunStarted(RunStarted) = "run.started",
+    RunStarted(Box<RunStarted>) = "run.started",
     /// Another driver took the run over.
     RunResumed(RunResumed) = "run.resumed",
     /// The run ended with a result.
@@ -97,7 +96,7 @@ kinds! {
     /// The run was ended by someone.
     RunCancelled(RunCancelled) = "run.cancelled",
     /// The log before this event is another run's.
-    RunForked(RunForked) = "run.forked",
+    RunForked(Box<RunForked>) = "run.forked",
     /// The run entered a phase.
     PhaseEntered(PhaseEntered) = "phase.entered",
     /// A plan was made or revised.
@@ -170,6 +169,21 @@ kinds! {
     OutputWritten(OutputWritten) = "output.written",
     /// A fact of the embedder's own.
     Custom(Custom) = "custom",
+}
+
+// These two are boxed: they are many times larger than the others and come once per log, and every
+// event is as large as the largest of them.
+
+impl From<RunStarted> for Body {
+    fn from(body: RunStarted) -> Self {
+        Self::RunStarted(Box::new(body))
+    }
+}
+
+impl From<RunForked> for Body {
+    fn from(body: RunForked) -> Self {
+        Self::RunForked(Box::new(body))
+    }
 }
 
 impl Body {

@@ -157,14 +157,14 @@ impl RunState {
         // First, so that a doubled event is called that, and not what its body would contradict.
         self.row.check_envelope(event)?;
         if self.row.facts.ended.is_some() {
-            return self.row.apply(event);
+            return self.row.apply_checked(event);
         }
         admit(self, &event.body, event.epoch).map_err(|why| IllegalEvent::new(event, why))?;
         let closing = match &event.body {
             Body::WaitEnded(ended) => self.row.wait(ended.wait).map(|open| open.wait.clone()),
             _ => None,
         };
-        self.row.apply(event)?;
+        self.row.apply_checked(event)?;
         self.apply_body(event);
         if let (Some(wait), Body::WaitEnded(ended)) = (closing, &event.body) {
             self.end_wait(&wait, ended.outcome, event);

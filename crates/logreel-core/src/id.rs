@@ -2,10 +2,11 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasher, Hash, Hasher};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use foldhash::fast::FixedState;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 use uuid::Uuid;
@@ -303,8 +304,14 @@ impl<'de> Deserialize<'de> for WaitId {
 /// In bodies it is the string of a plain name or the array of its parts (an outer step is an array
 /// inside the array), which is unambiguous; shown it is `ID`, `ID[KEY]` or `OUTER/INNER`; in keys
 /// and digests it is always the array.
+///
+/// It carries the hash of its text: a fold asks a map for the same id several times, and a map that
+/// grows would otherwise read every text again.
 #[derive(Clone)]
-pub struct StepId(Arc<RawValue>);
+pub struct StepId {
+    text: Arc<RawValue>,
+    hash: u64,
+}
 
 impl StepId {
     /// A step from its parts: one for a plain name, more for a name with keys.
@@ -325,7 +332,16 @@ impl StepId {
             [only] => serde_json::Value::from(only.as_str()),
             _ => serde_json::Value::from(parts),
         };
-        Ok(Self(raw(&value)))
+        Ok(Self::of(raw(&value)))
+    }
+
+    fn of(text: Arc<RawValue>) -> Self {
+        let hash = FixedState::default().hash_one(text.get());
+        Self { text, hash }
+    }
+
+    fn text(&self) -> &str {
+        self.text.get()
     }
 
     /// This step inside `outer`.
@@ -335,8 +351,8 @@ impl StepId {
         if let Some((middle, inner)) = self.split() {
             return inner.inside(&middle.inside(outer));
         }
-        let text = format!("[{},{}]", outer.canonical(), self.0.get());
-        Self(Arc::from(
+        let text = format!("[{},{}]", outer.canonical(), self.text());
+        Self::of(Arc::from(
             RawValue::from_string(text).expect("built from two JSON values"),
         ))
     }
@@ -348,7 +364,7 @@ impl StepId {
 
     /// The canonical JSON array of the parts: what keys and digests hold.
     pub fn canonical(&self) -> Cow<'_, str> {
-        let text = self.0.get();
+        let text = self.text();
         if text.starts_with('[') {
             Cow::Borrowed(text)
         } else {
@@ -358,10 +374,10 @@ impl StepId {
 
     /// The outer step and the inner one, when this is a step inside a step.
     fn split(&self) -> Option<(Self, Self)> {
-        if !self.0.get().starts_with("[[") {
+        if !self.text().starts_with("[[") {
             return None;
         }
-        let parts: [serde_json::Value; 2] = serde_json::from_str(self.0.get()).ok()?;
+        let parts: [serde_json::Value; 2] = serde_json::from_str(self.text()).ok()?;
         Some((Self::parse(&parts[0]).ok()?, Self::parse(&parts[1]).ok()?))
     }
 
@@ -385,11 +401,11 @@ impl StepId {
         }
         // One id has one text, because ids are compared by it: a lone part is a plain string.
         match value.as_array().map(Vec::as_slice) {
-            Some([only]) => Ok(Self(raw(only))),
+            Some([only]) => Ok(Self::of(raw(only))),
             Some([outer @ serde_json::Value::Array(_), inner]) => {
                 Ok(Self::parse(inner)?.inside(&Self::parse(outer)?))
             }
-            Some(_) | None => Ok(Self(raw(value))),
+            Some(_) | None => Ok(Self::of(raw(value))),
         }
     }
 }
@@ -414,7 +430,7 @@ fn check_step_part(part: &str) -> Result<(), IdError> {
 
 impl PartialEq for StepId {
     fn eq(&self, other: &Self) -> bool {
-        self.0.get() == other.0.get()
+        self.hash == other.hash && self.text() == other.text()
     }
 }
 
@@ -422,7 +438,7 @@ impl Eq for StepId {}
 
 impl Hash for StepId {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.get().hash(state);
+        state.write_u64(self.hash);
     }
 }
 
@@ -434,7 +450,7 @@ impl PartialOrd for StepId {
 
 impl Ord for StepId {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.0.get().cmp(other.0.get())
+        self.text().cmp(other.text())
     }
 }
 
@@ -466,7 +482,7 @@ impl fmt::Display for StepId {
                 other => write!(f, "{other}"),
             }
         }
-        let value = serde_json::from_str(self.0.get()).map_err(|_| fmt::Error)?;
+        let value = serde_json::from_str(self.text()).map_err(|_| fmt::Error)?;
         write(&value, f)
     }
 }
@@ -479,35 +495,41 @@ impl fmt::Debug for StepId {
 
 impl Serialize for StepId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.serialize(serializer)
+        self.text.serialize(serializer)
     }
 }
 
-/// A name with keys, `["a","b"]`, as it is written when it has no blanks and no escapes.
-fn is_plain_list(text: &str) -> bool {
-    let inside = text
-        .strip_prefix("[\"")
-        .and_then(|text| text.strip_suffix("\"]"));
-    inside.is_some_and(|inside| {
-        let mut parts = inside.split("\",\"");
-        parts.clone().count() > 1 && parts.all(|part| !part.is_empty() && !part.contains('"'))
-    })
+/// Whether a JSON text is surely the one spelling of an id: a name, or a name with keys, without
+/// escapes, blanks and control characters. One pass, because it is asked for every step that is
+/// folded; what it does not recognise is parsed.
+fn is_plain(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let is_plain_part = |part: &[u8]| {
+        let inside = part
+            .strip_prefix(b"\"")
+            .and_then(|part| part.strip_suffix(b"\""));
+        inside.is_some_and(|inside| !inside.is_empty() && !inside.contains(&b'"'))
+    };
+    let has_one_spelling = |byte: u8| !matches!(byte, b'\\' | ..0x20 | 0x7f | C1_LEAD);
+    if bytes.len() >= 1024 || !text.bytes().all(has_one_spelling) {
+        return false;
+    }
+    match bytes
+        .strip_prefix(b"[")
+        .and_then(|list| list.strip_suffix(b"]"))
+    {
+        None => is_plain_part(bytes),
+        Some(list) => list.contains(&b',') && list.split(|byte| *byte == b',').all(is_plain_part),
+    }
 }
 
 impl<'de> Deserialize<'de> for StepId {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let raw = <Arc<RawValue>>::deserialize(deserializer)?;
-        let text = raw.get();
-        // The usual cases, on the path of every fold: names without escapes are canonical.
-        let without_escapes = text.len() < 1024
-            && !text
-                .bytes()
-                .any(|byte| matches!(byte, b'\\' | ..0x20 | 0x7f | C1_LEAD));
-        let plain = text.len() > 2 && text.starts_with('"');
-        if without_escapes && (plain || is_plain_list(text)) {
-            return Ok(Self(raw));
+        if is_plain(raw.get()) {
+            return Ok(Self::of(raw));
         }
-        let value = serde_json::from_str(text).map_err(serde::de::Error::custom)?;
+        let value = serde_json::from_str(raw.get()).map_err(serde::de::Error::custom)?;
         Self::parse(&value).map_err(serde::de::Error::custom)
     }
 }

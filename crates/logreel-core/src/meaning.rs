@@ -6,7 +6,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::event::{Body, Resolution, StepResolved, TerminalStatus};
+use crate::event::{Body, Event, Resolution, StepResolved, TerminalStatus};
 use crate::id::{RunId, StepId};
 use crate::{Digest, Json, Payload};
 
@@ -176,6 +176,14 @@ impl ResultSet {
             }
             _ => Self::default(),
         }
+    }
+
+    /// What some facts of a log add; late ones add nothing.
+    pub fn of_events<'a>(events: impl IntoIterator<Item = &'a Event>) -> Self {
+        let counted = events.into_iter().filter(|event| !event.late);
+        counted.fold(Self::default(), |sum, event| {
+            sum.plus(Self::of(&event.body))
+        })
     }
 
     /// Both together.

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::event::{
-    Body, Budget, Cause, Durability, Event, Git, Parent, Phase, Provenance, RunKind, RunStarted,
-    Spend, TerminalStatus, Verification, WaitStarted,
+    Body, Budget, Cause, Durability, Event, Git, Parent, Phase, Provenance, RunKind, Spend,
+    TerminalStatus, Verification, WaitStarted,
 };
 use crate::fold::{Illegal, IllegalEvent};
 use crate::id::{CallId, Epoch, Head, RunId, Session, StepId, WaitId};
@@ -358,7 +358,6 @@ impl Row {
         if event.late {
             return Err(illegal(Illegal::LateBeforeEnd));
         }
-        let RunStarted { context, .. } = started;
         Ok(Self {
             run,
             head: Head {
@@ -392,7 +391,7 @@ impl Row {
                 waits_started: 0,
             }),
             pulse: Pulse {
-                context: *context,
+                context: started.context,
                 ..Pulse::default()
             },
         })

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use foldhash::fast::FixedState;
 
-use crate::event::{Cause, Effect, Event, RunStarted};
+use crate::event::{Cause, Effect, Event};
 use crate::fold::IllegalEvent;
 use crate::id::{CallId, Epoch, RunId, Seq, StepId, WaitId};
 use crate::row::Row;
@@ -149,7 +149,7 @@ impl RunState {
     pub(crate) fn start(run: RunId, event: &Event) -> Result<Self, IllegalEvent> {
         let row = Row::start(run, event)?;
         let (spec, started_context) = match &event.body {
-            Body::RunStarted(RunStarted { spec, context, .. }) => (spec.clone(), *context),
+            Body::RunStarted(started) => (started.spec.clone(), started.context),
             other => unreachable!("Row::start refuses {}", other.kind()),
         };
         Ok(Self {

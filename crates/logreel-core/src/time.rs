@@ -117,11 +117,56 @@ impl FromStr for Timestamp {
     type Err = InvalidTimestamp;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if let Some(time) = parse_as_written(text) {
+            return Ok(time);
+        }
         let parsed: jiff::Timestamp = text
             .parse()
             .map_err(|_| InvalidTimestamp(text.chars().take(80).collect()))?;
         Ok(Self::from_micros(parsed.as_microsecond()))
     }
+}
+
+/// Reads the one spelling that [`Timestamp`]'s `Display` writes, by hand because most bodies hold
+/// one; `None` for any other, and for what is no time.
+fn parse_as_written(text: &str) -> Option<Timestamp> {
+    let text: &[u8; 27] = text.as_bytes().try_into().ok()?;
+    let marks = [4, 7, 10, 13, 16, 19, 26].map(|at| text[at]);
+    if marks != *b"--T::.Z" {
+        return None;
+    }
+    let number = |at: usize, width: usize| {
+        text[at..at + width].iter().try_fold(0, |sum, byte| {
+            byte.is_ascii_digit()
+                .then(|| sum * 10 + i64::from(byte - b'0'))
+        })
+    };
+    let (year, month, day) = (number(0, 4)?, number(5, 2)?, number(8, 2)?);
+    let (hour, minute, second) = (number(11, 2)?, number(14, 2)?, number(17, 2)?);
+    // A leap second is left to jiff.
+    if !is_day_of_month(year, month, day) || hour > 23 || minute > 59 || second > 59 {
+        return None;
+    }
+    // Howard Hinnant's days_from_civil, the inverse of what `fmt` does.
+    let year = year - i64::from(month <= 2);
+    let era = year.div_euclid(400);
+    let year_of_era = year.rem_euclid(400);
+    let day_of_year = (153 * (if month > 2 { month - 3 } else { month + 9 }) + 2) / 5 + day - 1;
+    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
+    let days = era * 146_097 + day_of_era - 719_468;
+    let seconds = ((days * 24 + hour) * 60 + minute) * 60 + second;
+    Some(Timestamp(seconds * 1_000_000 + number(20, 6)?))
+}
+
+fn is_day_of_month(year: i64, month: i64, day: i64) -> bool {
+    let days = match month {
+        4 | 6 | 9 | 11 => 30,
+        2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
+        2 => 28,
+        1 | 3 | 5 | 7 | 8 | 10 | 12 => 31,
+        _ => 0,
+    };
+    (1..=days).contains(&day)
 }
 
 impl Serialize for Timestamp {
@@ -151,6 +196,40 @@ mod tests {
             if let Ok(jiff) = jiff {
                 prop_assert_eq!(time.to_string(), format!("{jiff:.6}"));
             }
+        }
+
+        /// Also for days, hours and seconds that do not exist.
+        #[test]
+        fn a_time_that_is_read_by_hand_is_what_jiff_reads(
+            text in "(0000|0001|1[89][0-9]{2}|20[0-9]{2}|2100|9999)-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-6][0-9]:[0-6][0-9]\\.[0-9]{6}Z"
+        ) {
+            if let Some(time) = parse_as_written(&text) {
+                let jiff = text.parse::<jiff::Timestamp>().unwrap();
+                prop_assert_eq!(time.as_micros(), jiff.as_microsecond());
+                prop_assert_eq!(time.to_string(), text);
+            } else if let Ok(jiff) = text.parse::<jiff::Timestamp>() {
+                prop_assert!(text.contains(":60."), "{} is {}", text, jiff);
+            }
+        }
+    }
+
+    #[test]
+    fn other_spellings_are_read_too() {
+        let time: Timestamp = "2026-01-31T12:00:00.000000Z".parse().unwrap();
+        for text in [
+            "2026-01-31T12:00:00Z",
+            "2026-01-31T14:00:00.0+02:00",
+            "2026-01-31t12:00:00z",
+        ] {
+            assert_eq!(text.parse(), Ok(time), "{text}");
+        }
+        for text in [
+            "",
+            "2026-01-31",
+            "2026-02-30T12:00:00.000000Z",
+            "2026-01-31T12:00:00,00000-Z",
+        ] {
+            assert!(text.parse::<Timestamp>().is_err(), "{text}");
         }
     }
 }

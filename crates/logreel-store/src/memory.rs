@@ -295,10 +295,7 @@ impl RunStore for MemoryStore {
         let it = guard.run_mut(&run)?;
         // Rule 2: the append id first; the same id again gets the first answer.
         if let Some(first) = it.receipts.get(&id) {
-            return Ok(Appended {
-                events: first.events.clone(),
-                repeated: true,
-            });
+            return Ok(Appended::again(first.events.clone()));
         }
         // Rule 3: a stale epoch is fenced before anything else is looked at.
         if epoch != it.epoch {
@@ -315,7 +312,9 @@ impl RunStore for MemoryStore {
                 head: it.tip.row.head,
             });
         }
+        let before = it.tip.results;
         let events = it.extend(prepared, epoch, now)?;
+        let results = it.tip.results.minus(before);
         it.receipts.insert(
             id,
             Receipt {
@@ -329,6 +328,7 @@ impl RunStore for MemoryStore {
         self.ring(&row);
         Ok(Appended {
             events,
+            results,
             repeated: false,
         })
     }

@@ -63,8 +63,21 @@ pub struct Append {
 pub struct Appended {
     /// The events, in their places.
     pub events: Vec<Event>,
+    /// What they add to the sum of results. The store has hashed them; its callers need not.
+    pub results: ResultSet,
     /// The append had landed before; this is its first answer.
     pub repeated: bool,
+}
+
+impl Appended {
+    /// The first answer to an append that had landed before.
+    pub fn again(events: Vec<Event>) -> Self {
+        Self {
+            results: ResultSet::of_events(&events),
+            events,
+            repeated: true,
+        }
+    }
 }
 
 /// What an outside command led to.
@@ -211,11 +224,11 @@ impl Claimable {
     }
 }
 
-/// A page of a log.
+/// A page of a log: events as stored, or decoded.
 #[derive(Debug, Clone, PartialEq)]
-pub struct EventPage {
+pub struct EventPage<T = Record> {
     /// The events.
-    pub items: Vec<Record>,
+    pub items: Vec<T>,
     /// Where the next page begins.
     pub next: Seq,
     /// Whether there is more now.

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use async_trait::async_trait;
-use logreel_core::{AppendId, Blob, Digest, Epoch, Outside, RunId, RunKey, Seq, Session};
+use logreel_core::{
+    AppendId, Blob, Digest, Epoch, Event, Outside, Record, RunId, RunKey, Seq, Session,
+};
 
 use crate::{
     Append, AppendError, Appended, ClaimOutcome, Claimable, Commanded, CreateError, Created,
@@ -53,6 +55,23 @@ pub trait RunStore: Send + Sync + 'static {
     /// one; a page may be shorter to bound its memory. The log of a fork begins with the events that
     /// it shares, each with its [`origin`](logreel_core::Record::origin).
     async fn read(&self, run: &RunId, from: Seq, limit: usize) -> Result<EventPage, Error>;
+
+    /// The same page, decoded: for whoever folds and needs no stored text. An event that does not
+    /// decode is an error of the whole page.
+    async fn events(
+        &self,
+        run: &RunId,
+        from: Seq,
+        limit: usize,
+    ) -> Result<EventPage<Event>, Error> {
+        let page = self.read(run, from, limit).await?;
+        let decoded: Result<Vec<Event>, _> = page.items.iter().map(Record::decode).collect();
+        Ok(EventPage {
+            items: decoded?,
+            next: page.next,
+            has_more: page.has_more,
+        })
+    }
 
     /// The run as it is now.
     async fn entry(&self, run: &RunId) -> Result<Entry, Error>;

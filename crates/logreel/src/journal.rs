@@ -9,14 +9,14 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use logreel_core::event::WaitKind;
+use logreel_core::event::{Resolution, WaitKind};
 use logreel_core::meaning::ResultSet;
 use logreel_core::row::End;
 use logreel_core::{
-    AppendId, Batch, Blob, Body, Command, Draft, Epoch, Event, Rejected, RunId, RunState, Seq,
-    Session, WaitId,
+    AppendId, Batch, Blob, Body, Command, Draft, Epoch, Event, Json, Payload, Rejected, RunId,
+    RunState, Seq, Session, WaitId,
 };
-use logreel_store::{Append, AppendError, Env, RunStore};
+use logreel_store::{Append, AppendError, Appended, Env, RunStore};
 use tokio::sync::{oneshot, watch};
 
 use crate::Error;
@@ -110,9 +110,8 @@ impl Journal {
         let mut recorded_bytes = 0;
         let mut from = Seq::FIRST;
         let (state, entry) = loop {
-            let page = store.read(&run, from, PAGE).await?;
-            for record in &page.items {
-                let event = record.decode().map_err(logreel_store::Error::from)?;
+            let page = store.events(&run, from, PAGE).await?;
+            for event in page.items {
                 match &mut state {
                     None => {
                         let first = RunState::begin(run, &event);
@@ -121,10 +120,10 @@ impl Journal {
                     Some(state) => state.apply(&event).map_err(logreel_store::Error::from)?,
                 }
                 seen(&event);
-                if is_result(&event.body) && recorded_bytes < CACHE_BYTES_MAX {
-                    if let logreel_core::codec::StoredBody::Text(text) = &record.body {
-                        recorded_bytes += text.len();
-                    }
+                if let Some(bytes) = result_bytes(&event.body)
+                    && recorded_bytes < CACHE_BYTES_MAX
+                {
+                    recorded_bytes += bytes;
                     recorded.insert(event.seq, event);
                 }
             }
@@ -250,7 +249,7 @@ impl Journal {
             match self.store.append(in_flight.append.clone()).await {
                 Ok(appended) => {
                     if let Some(InFlight { members, .. }) = writer.take() {
-                        self.landed(members, appended.events).await;
+                        self.landed(members, appended).await;
                     }
                 }
                 Err(AppendError::Conflict { .. }) => {
@@ -324,11 +323,10 @@ impl Journal {
         if let Some(event) = cached {
             return Ok(event);
         }
-        let page = self.store.read(&self.run, seq, 1).await?;
+        let mut page = self.store.events(&self.run, seq, 1).await?;
         let missing =
             || logreel_store::Error::corrupt(format!("event {seq} of {} is missing", self.run));
-        let record = page.items.first().ok_or_else(missing)?;
-        Ok(record.decode().map_err(logreel_store::Error::from)?)
+        Ok(page.items.pop().ok_or_else(missing)?)
     }
 
     fn folded(&self) -> MutexGuard<'_, Folded> {
@@ -385,8 +383,11 @@ impl Journal {
 
     /// Folds what landed and answers its members, then tells the hooks: a slow hook delays neither a
     /// cancel nor a step.
-    async fn landed(&self, members: Vec<(Pending, usize)>, events: Vec<Event>) {
-        if let Err(error) = self.fold_all(&events) {
+    async fn landed(&self, members: Vec<(Pending, usize)>, appended: Appended) {
+        let Appended {
+            events, results, ..
+        } = appended;
+        if let Err(error) = self.fold_all(&events, results) {
             self.die(&error);
         }
         self.notice_stops();
@@ -402,33 +403,27 @@ impl Journal {
     async fn catch_up(&self) -> Result<(), Error> {
         loop {
             let from = self.with_state(|state| state.row.head.seq.next());
-            let page = self.store.read(&self.run, from, PAGE).await?;
-            let events = page
-                .items
-                .iter()
-                .map(|record| record.decode().map_err(logreel_store::Error::from))
-                .collect::<Result<Vec<Event>, _>>()?;
+            let events = self.store.events(&self.run, from, PAGE).await?.items;
             if events.is_empty() {
                 return Ok(());
             }
-            self.fold_all(&events)?;
+            self.fold_all(&events, ResultSet::of_events(&events))?;
             self.notice_stops();
             let session = self.session.as_ref();
             self.hooks.tell(self.run, session, &events).await;
         }
     }
 
-    fn fold_all(&self, events: &[Event]) -> Result<(), Error> {
+    /// `results` is what the events add to the sum of results.
+    fn fold_all(&self, events: &[Event], results: ResultSet) -> Result<(), Error> {
         let mut folded = self.folded();
         for event in events {
             folded
                 .state
                 .apply(event)
                 .map_err(logreel_store::Error::from)?;
-            if !event.late {
-                folded.results = folded.results.plus(ResultSet::of(&event.body));
-            }
         }
+        folded.results = folded.results.plus(results);
         drop(folded);
         self.changed.send_modify(|changes| *changes += 1);
         Ok(())
@@ -546,9 +541,17 @@ fn reply(pending: Pending, answer: Answer) {
     }
 }
 
-fn is_result(body: &Body) -> bool {
-    matches!(
-        body,
-        Body::StepFinished(_) | Body::StepResolved(_) | Body::WaitEnded(_)
-    )
+/// How long a recorded result's text is; `None` when the event holds none.
+fn result_bytes(body: &Body) -> Option<usize> {
+    let value = match body {
+        Body::StepFinished(finished) => Some(&finished.output),
+        Body::StepResolved(resolved) => match &resolved.resolution {
+            Resolution::Returned(output) => Some(output),
+            Resolution::Failed(_) | Resolution::Retry => None,
+        },
+        Body::WaitEnded(ended) => Some(&ended.value),
+        _ => return None,
+    };
+    let text = value.and_then(Payload::inline).map(Json::text);
+    Some(text.map_or(0, str::len))
 }

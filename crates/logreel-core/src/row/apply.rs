@@ -12,6 +12,11 @@ impl Row {
     /// Applies the next event. On an error nothing has changed.
     pub fn apply(&mut self, event: &Event) -> Result<(), IllegalEvent> {
         self.check_envelope(event)?;
+        self.apply_checked(event)
+    }
+
+    /// [`Row::apply`] for an event whose envelope was checked.
+    pub(crate) fn apply_checked(&mut self, event: &Event) -> Result<(), IllegalEvent> {
         if self.facts.ended.is_none() {
             let before = (self.pulse.running, self.pulse.models_open);
             if event.epoch > self.epoch {

@@ -66,7 +66,7 @@ pub async fn create_writes_event_1_and_may_take_the_lease(harness: &dyn Harness)
         .await
         .expect("a page");
     let event = page.items[0].decode().expect("event 1 decodes");
-    assert_eq!(event.body, Body::RunStarted(task("driven")));
+    assert_eq!(event.body, Body::from(task("driven")));
     world.finish().await;
 }
 

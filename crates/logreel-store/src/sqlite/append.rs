@@ -39,10 +39,7 @@ pub(super) fn append(tx: &mut Tx<'_>, work: Work) -> Result<Appended, Halt<Appen
     if id.driver_tag().is_none()
         && let Some(events) = first_answer(tx.conn, &run, &id).map_err(Halt::lift)?
     {
-        return Ok(Appended {
-            events,
-            repeated: true,
-        });
+        return Ok(Appended::again(events));
     }
     let (mut known, stale) = match tx.tips.take(&run, &expect) {
         Some(known) => (known, false),
@@ -62,6 +59,7 @@ pub(super) fn append(tx: &mut Tx<'_>, work: Work) -> Result<Appended, Halt<Appen
         }
     };
     let before = Before::of(&known.tip, stale);
+    let results_before = known.tip.results;
     let sealed = match known.tip.extend(prepared, epoch, tx.shared.env.now()) {
         Ok(sealed) => sealed,
         Err(illegal) => {
@@ -82,6 +80,7 @@ pub(super) fn append(tx: &mut Tx<'_>, work: Work) -> Result<Appended, Halt<Appen
         mark,
         blobs: &blobs,
     };
+    let results = known.tip.results.minus(results_before);
     match land(tx, landing, &known.tip).map_err(Halt::lift)? {
         Landed::Refused => return refuse(tx, &run, &expect, epoch, &id),
         Landed::Live => tx.tips.put(run, known),
@@ -90,6 +89,7 @@ pub(super) fn append(tx: &mut Tx<'_>, work: Work) -> Result<Appended, Halt<Appen
     let events = sealed.into_iter().map(|sealed| sealed.event).collect();
     Ok(Appended {
         events,
+        results,
         repeated: false,
     })
 }
@@ -107,10 +107,7 @@ fn refuse(
     if let Some(tag) = id.driver_tag() {
         let next = expect.seq.next();
         if let Some(events) = tagged(tx.conn, stored.id, next, tag).map_err(Halt::lift)? {
-            return Ok(Appended {
-                events,
-                repeated: true,
-            });
+            return Ok(Appended::again(events));
         }
     }
     Err(Halt::Refused(if stored.epoch != epoch {
@@ -173,7 +170,7 @@ fn events_from(conn: &Connection, id: i64, seq: i64) -> Result<Vec<Event>, Halt>
         if !events.is_empty() && row.get(10)? {
             break;
         }
-        events.push(rows::record(row)?.decode().map_err(Error::from)?);
+        events.push(rows::event(row)?);
     }
     Ok(events)
 }

@@ -106,7 +106,7 @@ fn deadline_of(conn: &Connection, id: i64, wait: WaitId) -> Result<Timestamp, Ha
     let mut statement = conn.prepare_cached(&sql)?;
     let mut rows = statement.query([id])?;
     while let Some(row) = rows.next()? {
-        if let Body::WaitStarted(started) = rows::record(row)?.decode().map_err(Error::from)?.body
+        if let Body::WaitStarted(started) = rows::event(row)?.body
             && let Some(deadline) = started.deadline.filter(|_| started.wait == wait)
         {
             return Ok(deadline);

@@ -192,9 +192,8 @@ fn difference(
     let mut statement = tx.conn.prepare_cached(&sql)?;
     let mut rows = statement.query([stored.id])?;
     let first = match rows.next()? {
-        Some(row) => rows::record(row)?.decode().ok(),
-        // A fork: event 1 is another run's.
-        None => return Ok(Some("parent")),
+        Some(row) => rows::stored(row)?.decode().ok(),
+        None => None,
     };
     let facts = &stored.row.facts;
     let (spec, session, input) = match first.map(|event| event.body) {

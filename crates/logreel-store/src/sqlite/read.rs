@@ -1,6 +1,6 @@
 //! Reading one run: its log in pages, its row, its key, its blobs.
 
-use logreel_core::codec::StoredBody;
+use logreel_core::codec::Stored;
 use logreel_core::{Digest, RunId, RunKey, Seq};
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -12,12 +12,14 @@ use crate::{Error, EventPage};
 /// A page ends after this many bytes of bodies, so that reading a long log needs little memory.
 pub(super) const PAGE_BYTES: usize = 1 << 20;
 
-pub(super) fn page(
+/// `take` makes an item of an event where it lies.
+pub(super) fn page<T>(
     conn: &Connection,
     run: &RunId,
     from: Seq,
     limit: usize,
-) -> Result<EventPage, Halt> {
+    take: impl Fn(Stored<'_>, &rusqlite::Row<'_>) -> Result<T, Halt>,
+) -> Result<EventPage<T>, Halt> {
     let from = from.max(Seq::FIRST);
     let limit = limit.max(1);
     // One statement, so that the page is of one moment.
@@ -30,6 +32,7 @@ pub(super) fn page(
     let first = i64::try_from(from.0).unwrap_or(i64::MAX);
     let mut rows = statement.query(params![run.to_string(), first, more])?;
     let mut items = Vec::new();
+    let mut next = from;
     let mut bytes = 0;
     let mut has_more = false;
     while let Some(row) = rows.next()? {
@@ -37,20 +40,14 @@ pub(super) fn page(
             has_more = true;
             break;
         }
-        let record = rows::record(row)?;
-        if items.is_empty() && record.seq > from {
-            // What comes before is another run's. The open statement keeps it one moment.
-            return fork::page(conn, run, from, limit);
-        }
-        if let StoredBody::Text(text) = &record.body {
-            bytes += text.len();
-        }
-        items.push(record);
+        let stored = rows::stored(row)?;
+        next = stored.seq.next();
+        bytes += stored.body.map_or(0, str::len);
+        items.push(take(stored, row)?);
     }
     if items.is_empty() && rows::id_of(conn, run)?.is_none() {
         return Err(Error::NotFound(*run).into());
     }
-    let next = items.last().map_or(from, |last| last.seq.next());
     Ok(EventPage {
         items,
         next,

@@ -1,13 +1,13 @@
 //! A run between its tables and the types of the core.
 
 use logreel_core::chain::Sealed;
-use logreel_core::codec::StoredBody;
-use logreel_core::event::{Body, Relation};
+use logreel_core::codec::{self, StoredBody};
+use logreel_core::event::{Body, Relation, WaitKind};
 use logreel_core::fold::Illegal;
 use logreel_core::meaning::ResultSet;
 use logreel_core::row::Facts;
 use logreel_core::{
-    Blob, Digest, Epoch, FOLD_VERSION, FORMAT, Head, Ready, Record, Row, RunId, RunKey, Seq,
+    Blob, Digest, Epoch, Event, FOLD_VERSION, FORMAT, Head, Record, Row, RunId, RunKey, Seq,
     Status, Timestamp,
 };
 use rusqlite::{Connection, OptionalExtension, params};
@@ -165,7 +165,7 @@ pub(super) fn refold(
     let mut records = statement.query([id])?;
     let mut folded: Option<(Row, ResultSet)> = None;
     while let Some(from) = records.next()? {
-        let event = record(from)?.decode().map_err(Error::from)?;
+        let event = event(from)?;
         let applied = match &mut folded {
             None => Row::start(run, &event).map(|row| {
                 folded = Some((row, ResultSet::default()));
@@ -264,8 +264,7 @@ fn child_ended(
     let mut statement = conn.prepare_cached(&sql)?;
     let mut records = statement.query([id])?;
     while let Some(from) = records.next()? {
-        let event = record(from)?.decode().map_err(Error::from)?;
-        let Body::ChildStarted(started) = event.body else {
+        let Body::ChildStarted(started) = event(from)?.body else {
             continue;
         };
         if step.is_some_and(|step| *step != started.step) {
@@ -280,25 +279,56 @@ fn child_ended(
     Ok(None)
 }
 
-/// The columns of [`record`].
+/// The columns of [`stored`].
 pub(super) const RECORD: &str =
     "seq, at, caller_at, epoch, late, format, kind, body, body_digest, digest";
 
-/// An event as stored, from the columns [`RECORD`].
-pub(super) fn record(from: &rusqlite::Row<'_>) -> Result<Record, Halt> {
-    let body: Option<String> = from.get(7)?;
+/// An event, decoded where it lies, from the columns [`RECORD`].
+pub(super) fn event(from: &rusqlite::Row<'_>) -> Result<Event, Halt> {
+    to_event(stored(from)?, from)
+}
+
+pub(super) fn to_event(stored: codec::Stored<'_>, _: &rusqlite::Row<'_>) -> Result<Event, Halt> {
+    Ok(stored.decode().map_err(Error::from)?)
+}
+
+/// A copy of an event as stored.
+pub(super) fn to_record(
+    stored: codec::Stored<'_>,
+    from: &rusqlite::Row<'_>,
+) -> Result<Record, Halt> {
     Ok(Record {
+        seq: stored.seq,
+        at: stored.at,
+        caller_at: stored.caller_at,
+        epoch: stored.epoch,
+        late: stored.late,
+        format: stored.format,
+        kind: stored.kind.to_owned(),
+        body: match stored.body {
+            Some(text) => StoredBody::Text(text.to_owned()),
+            None => StoredBody::Erased(digest(from.get_ref(8)?)?),
+        },
+        digest: stored.digest,
+    })
+}
+
+/// An event where it lies, from the columns [`RECORD`].
+pub(super) fn stored<'a>(from: &'a rusqlite::Row<'_>) -> Result<codec::Stored<'a>, Halt> {
+    let text = |column| {
+        from.get_ref(column)?
+            .as_str_or_null()
+            .map_err(rusqlite::Error::from)
+    };
+    Ok(codec::Stored {
         seq: Seq(unsigned(from.get(0)?)),
         at: Timestamp::from_micros(from.get(1)?),
         caller_at: from.get::<_, Option<i64>>(2)?.map(Timestamp::from_micros),
         epoch: Epoch(unsigned(from.get(3)?)),
         late: from.get(4)?,
         format: from.get(5)?,
-        kind: from.get(6)?,
-        body: match body {
-            Some(text) => StoredBody::Text(text),
-            None => StoredBody::Erased(digest(from.get_ref(8)?)?),
-        },
+        kind: text(6)?.ok_or_else(|| damaged("an event without a kind"))?,
+        body: text(7)?,
         digest: digest(from.get_ref(9)?)?,
         origin: None,
     })

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use async_trait::async_trait;
-use logreel_core::{AppendId, Blob, Digest, Draft, Epoch, Outside, RunId, RunKey, Seq, Session};
+use logreel_core::{
+    AppendId, Blob, Digest, Draft, Epoch, Event, Outside, RunId, RunKey, Seq, Session,
+};
 use rusqlite::params;
 
 use super::open::SqliteStore;
@@ -90,7 +92,16 @@ impl RunStore for SqliteStore {
     }
 
     async fn read(&self, run: &RunId, from: Seq, limit: usize) -> Result<EventPage, Error> {
-        self.reading(|conn| read::page(conn, run, from, limit))
+        self.reading(|conn| read::page(conn, run, from, limit, rows::to_record))
+    }
+
+    async fn events(
+        &self,
+        run: &RunId,
+        from: Seq,
+        limit: usize,
+    ) -> Result<EventPage<Event>, Error> {
+        self.reading(|conn| read::page(conn, run, from, limit, rows::to_event))
     }
 
     async fn entry(&self, run: &RunId) -> Result<Entry, Error> {
