@@ -58,6 +58,7 @@ async fn victims(store: &SqliteStore, many: usize) -> Result<Vec<RunId>> {
             started: started("victim"),
             blobs: Vec::new(),
             owner: None,
+            then: Vec::new(),
         };
         store.create(new).await?;
         victims.push(run);

@@ -96,6 +96,7 @@ fn resting() -> NewRun {
         started: started("resting"),
         blobs: Vec::new(),
         owner: None,
+        then: Vec::new(),
     }
 }
 

@@ -183,6 +183,7 @@ async fn create(
         started,
         blobs: Vec::new(),
         owner: None,
+        then: Vec::new(),
     };
     store.create(new).await?;
     Ok(())

@@ -123,6 +123,7 @@ impl Pen {
             started: started("bench"),
             blobs: Vec::new(),
             owner: Some(owner),
+            then: Vec::new(),
         };
         let created = store.create(new).await?;
         let entry = created.entry();

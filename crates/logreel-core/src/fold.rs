@@ -6,7 +6,7 @@
 use crate::event::{Body, Effect, Event, Resolution, WaitOutcome, WaitStarted};
 use crate::id::{CallId, Epoch, RunId, Seq, StepId, WaitId};
 use crate::row::Row;
-use crate::state::{CallState, Doing, OpenStep, RunState, StepState};
+use crate::state::{CallState, Doing, OpenChild, OpenStep, RunState, StepState};
 
 /// An event that cannot follow the log before it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -312,7 +312,11 @@ impl RunState {
                 Some(wait) => self.signalled.push(wait),
             },
             Body::ChildStarted(child) => {
-                self.children.insert(child.child, child.step.clone());
+                let open = OpenChild {
+                    step: child.step.clone(),
+                    seq: event.seq,
+                };
+                self.children.insert(child.child, open);
             }
             Body::ChildFinished(child) => {
                 self.children.remove(&child.child);
@@ -321,6 +325,12 @@ impl RunState {
                 self.spec = changed.spec.clone();
                 // Someone accepted that the new code does not ask for the old writes.
                 self.writes.clear();
+                // Nor to what they were about to do: a step without a result is not bound yet.
+                for step in self.steps.values_mut() {
+                    if let StepState::Open(open) = step {
+                        open.input_digest = None;
+                    }
+                }
             }
             // These are in the row, or say nothing a driver must know.
             Body::RunStarted(_)

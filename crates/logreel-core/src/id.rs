@@ -357,6 +357,33 @@ impl StepId {
         ))
     }
 
+    /// The name without keys, and of a step inside others that of the outermost.
+    pub fn name(&self) -> String {
+        let mut value: serde_json::Value =
+            serde_json::from_str(self.text.get()).expect("an id is valid JSON");
+        loop {
+            match value {
+                serde_json::Value::Array(parts) => {
+                    value = parts.into_iter().next().unwrap_or_default();
+                }
+                serde_json::Value::String(name) => return name,
+                _ => return String::new(),
+            }
+        }
+    }
+
+    /// Whether this is a step inside `outer`, at any depth.
+    pub fn is_inside(&self, outer: &StepId) -> bool {
+        let mut step = self.clone();
+        while let Some((outside, _)) = step.split() {
+            if outside == *outer {
+                return true;
+            }
+            step = outside;
+        }
+        false
+    }
+
     /// The step that this one is inside of.
     pub fn outer(&self) -> Option<Self> {
         self.split().map(|(outer, _)| outer)

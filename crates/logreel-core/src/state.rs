@@ -36,7 +36,7 @@ pub struct RunState {
     /// Every model call the log speaks of.
     pub models: Map<CallId, CallState>,
     /// Children that have not ended.
-    pub children: Map<RunId, StepId>,
+    pub children: Map<RunId, OpenChild>,
     /// Signals nobody awaited yet: name and where they are.
     pub signals: VecDeque<(String, Seq)>,
     /// Waits whose signal has come and whose end comes next.
@@ -107,6 +107,15 @@ pub enum Doing {
     InDoubt,
     /// It waits.
     Waiting(WaitId),
+}
+
+/// A child run that has not ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OpenChild {
+    /// The step it is the work of.
+    pub step: StepId,
+    /// Where it was announced.
+    pub seq: Seq,
 }
 
 /// What the log says about a call.

@@ -909,7 +909,7 @@ fn fork_here(log: &mut Log, forgotten: &[&str]) -> RunForked {
     };
     log.fork(log.head().seq, fork, false).unwrap();
     match &log.last().body {
-        Body::RunForked(forked) => forked.clone(),
+        Body::RunForked(forked) => (**forked).clone(),
         other => panic!("{other:?}"),
     }
 }

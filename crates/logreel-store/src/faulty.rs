@@ -4,6 +4,7 @@
 //! disk: a fault loses a write or its answer, a crash ends the wrapper while the store lives on.
 
 use std::future::Future;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -15,8 +16,8 @@ use tokio::runtime::Runtime;
 
 use crate::{
     Append, AppendError, Appended, ClaimOutcome, Claimable, Commanded, CreateError, Created,
-    Cursor, Doorbell, Entry, Error, EventPage, Filter, ForkError, NewFork, NewRun, Owner, OwnerId,
-    RunPage, RunStore, SessionInfo, Stats,
+    Cursor, Doorbell, Entry, Error, EventPage, Filter, ForkError, Lapsed, NewFork, NewRun, Owner,
+    OwnerId, RunPage, RunStore, SessionInfo, Stats,
 };
 
 /// What happens to the chosen write.
@@ -48,7 +49,7 @@ impl Fault {
 /// Says which writes fail and counts them. A clone is the same controller.
 ///
 /// Create, fork, append, command, claim and release are writes, counted together from 1.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Faults(Arc<Mutex<Plan>>);
 
 /// What happens elsewhere, around a write.

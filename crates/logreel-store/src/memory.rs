@@ -25,8 +25,8 @@ use crate::doorbell::Doorbells;
 use crate::tip::{PAYLOAD_MAX_BYTES, Prepared, Tip, prepare};
 use crate::{
     Append, AppendError, Appended, ClaimOutcome, Claimable, Commanded, CreateError, Created,
-    Cursor, Doorbell, Driver, Entry, Env, Error, EventPage, Filter, ForkError, NewFork, NewRun,
-    Owner, OwnerId, RunPage, RunStore, SessionInfo, Stats, SystemEnv,
+    Cursor, Doorbell, Driver, Entry, Env, Error, EventPage, Filter, ForkError, Lapsed, NewFork,
+    NewRun, Owner, OwnerId, RunPage, RunStore, SessionInfo, Stats, SystemEnv,
 };
 
 /// How long the key of a deleted run is kept (rule 6).
@@ -177,10 +177,12 @@ impl RunStore for MemoryStore {
         let NewRun {
             run,
             started,
+            then,
             blobs,
             owner,
         } = new;
         let mut prepared = self.prepare(vec![Draft::new(started.clone())], &blobs)?;
+        let then = self.prepare(then, &[])?;
         let mut guard = self.lock();
         let state = &mut *guard;
         let now = self.0.env.now();
@@ -250,10 +252,14 @@ impl RunStore for MemoryStore {
         let event = prepared
             .pop()
             .ok_or_else(|| Error::Bug("event 1 got lost".to_owned()))?;
-        let (tip, sealed) = Tip::start(run, key, event, epoch, now).map_err(Error::from)?;
+        let (mut tip, sealed) = Tip::start(run, key, event, epoch, now).map_err(Error::from)?;
+        let then = tip.extend(then, epoch, now).map_err(Error::from)?;
         state.last_place += 1;
         state.places.insert(run, state.last_place);
-        let log = vec![sealed.record()];
+        let log = std::iter::once(&sealed)
+            .chain(&then)
+            .map(|event| event.record())
+            .collect();
         // Rule 32: event 1 pins the node that its session goes on from.
         if let Some(node) = started.context.and_then(|node| state.blobs.get_mut(&node)) {
             node.runs.insert(run);

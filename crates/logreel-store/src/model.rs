@@ -17,7 +17,9 @@ pub struct NewRun {
     pub run: RunId,
     /// Event 1. Key, session and parent are in it.
     pub started: RunStarted,
-    /// Blobs that event 1 refers to.
+    /// What follows event 1 at once, for a run whose work began elsewhere.
+    pub then: Vec<Draft>,
+    /// Blobs that these events refer to.
     pub blobs: Vec<Blob>,
     /// Who drives it from the start, with epoch 1; `None` leaves it to whoever claims it.
     pub owner: Option<OwnerId>,
@@ -233,6 +235,24 @@ pub struct EventPage<T = Record> {
     pub next: Seq,
     /// Whether there is more now.
     pub has_more: bool,
+}
+
+impl<T> EventPage<T> {
+    /// The same page of something else.
+    pub(crate) fn try_map<U, E>(
+        self,
+        change: impl FnMut(T) -> Result<U, E>,
+    ) -> Result<EventPage<U>, E> {
+        Ok(EventPage {
+            items: self
+                .items
+                .into_iter()
+                .map(change)
+                .collect::<Result<_, _>>()?,
+            next: self.next,
+            has_more: self.has_more,
+        })
+    }
 }
 
 /// A place in a list of runs; opaque.

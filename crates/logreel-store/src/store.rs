@@ -3,14 +3,12 @@
 use std::path::PathBuf;
 
 use async_trait::async_trait;
-use logreel_core::{
-    AppendId, Blob, Digest, Epoch, Event, Outside, Record, RunId, RunKey, Seq, Session,
-};
+use logreel_core::{AppendId, Blob, Digest, Epoch, Event, Outside, RunId, RunKey, Seq, Session};
 
 use crate::{
     Append, AppendError, Appended, ClaimOutcome, Claimable, Commanded, CreateError, Created,
-    Cursor, Doorbell, Entry, Error, EventPage, Filter, ForkError, NewFork, NewRun, Owner, OwnerId,
-    RunPage, SessionInfo, Stats,
+    Cursor, Doorbell, Entry, Error, EventPage, Filter, ForkError, Lapsed, NewFork, NewRun, Owner,
+    OwnerId, RunPage, SessionInfo, Stats,
 };
 
 /// Where runs are kept.
@@ -65,12 +63,7 @@ pub trait RunStore: Send + Sync + 'static {
         limit: usize,
     ) -> Result<EventPage<Event>, Error> {
         let page = self.read(run, from, limit).await?;
-        let decoded: Result<Vec<Event>, _> = page.items.iter().map(Record::decode).collect();
-        Ok(EventPage {
-            items: decoded?,
-            next: page.next,
-            has_more: page.has_more,
-        })
+        Ok(page.try_map(|record| record.decode())?)
     }
 
     /// The run as it is now.

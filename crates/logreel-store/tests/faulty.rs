@@ -51,6 +51,7 @@ async fn run_behind_faults() -> (FaultyStore, Faults, Arc<dyn RunStore>, RunId) 
         started: started(),
         blobs: vec![],
         owner: Some(owner.id),
+        then: Vec::new(),
     };
     store.create(new).await.unwrap();
     assert_eq!(faults.writes(), 1, "a create is a write, a join is none");

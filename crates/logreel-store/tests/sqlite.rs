@@ -86,6 +86,7 @@ async fn create(store: &SqliteStore, owner: Option<OwnerId>) -> Entry {
         started: started(),
         blobs: Vec::new(),
         owner,
+        then: Vec::new(),
     };
     store.create(new).await.unwrap().entry().clone()
 }

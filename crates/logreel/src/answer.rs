@@ -1,39 +1,108 @@
-//! `answer`: says yes or no to what a run asks.
+//! `answer`: says to a run what it waits to hear.
 
-use logreel_core::{AppendId, Outside, Payload, RunId, WaitId};
+use logreel_core::{AppendId, Digest, Json, Outside, Payload, RunId, WaitId};
 use logreel_store::Entry;
 
 use crate::Error;
 use crate::engine::{Engine, Inner};
 
+/// What someone says to a run that waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    wait: Option<WaitId>,
+    approved: Option<bool>,
+    value: Json,
+    reason: Option<String>,
+    by: Option<String>,
+}
+
+impl Answer {
+    /// Yes.
+    pub fn approve() -> Self {
+        Self::of(Some(true))
+    }
+
+    /// No.
+    pub fn deny() -> Self {
+        Self::of(Some(false))
+    }
+
+    /// A value, for a wait that is no approval.
+    pub fn value(value: Json) -> Self {
+        Self::of(None).with(value)
+    }
+
+    fn of(approved: Option<bool>) -> Self {
+        Self {
+            wait: None,
+            approved,
+            value: Json::null(),
+            reason: None,
+            by: None,
+        }
+    }
+
+    /// Which wait is meant; it may be left out when one is open.
+    #[must_use]
+    pub fn to(mut self, wait: WaitId) -> Self {
+        self.wait = Some(wait);
+        self
+    }
+
+    /// Adds a value.
+    #[must_use]
+    pub fn with(mut self, value: Json) -> Self {
+        self.value = value;
+        self
+    }
+
+    /// Says why.
+    #[must_use]
+    pub fn because(mut self, reason: impl Into<String>) -> Self {
+        self.reason = Some(reason.into());
+        self
+    }
+
+    /// Says who.
+    #[must_use]
+    pub fn by(mut self, by: impl Into<String>) -> Self {
+        self.by = Some(by.into());
+        self
+    }
+}
+
 impl Engine {
-    /// Answers an approval; `wait` may be left out when exactly one is open. The same answer again
-    /// gets the same receipt.
-    pub async fn answer(
-        &self,
-        run: &RunId,
-        wait: Option<WaitId>,
-        approved: bool,
-        by: Option<String>,
-    ) -> Result<Entry, Error> {
+    /// Answers an approval or a signal. The same answer again gets the same receipt.
+    pub async fn answer(&self, run: &RunId, answer: Answer) -> Result<Entry, Error> {
+        let Answer {
+            wait,
+            approved,
+            value,
+            reason,
+            by,
+        } = answer;
         let wait = match wait {
             Some(wait) => Some(wait),
             None => self.0.only_question(run).await?,
         };
-        let command = Outside::Answer {
-            wait,
-            approved: Some(approved),
-            value: Payload::null(),
-            reason: None,
-            by,
-        };
         // With the wait known the id is computed, so that a repeated answer finds its receipt.
         let id = match wait {
-            Some(wait) => AppendId::new(format!("answer:{wait}:{approved}"))?,
+            Some(wait) => {
+                let said = Digest::of(format!("{approved:?} {value}").as_bytes()).hex();
+                AppendId::new(format!("answer:{wait}:{}", &said[..16]))?
+            }
             None => self.0.draw_append_id(),
         };
+        let (value, blob) = Payload::of(value);
+        let command = Outside::Answer {
+            wait,
+            approved,
+            value,
+            reason,
+            by,
+        };
         self.0
-            .command(run, id, command, Vec::new())
+            .command(run, id, command, blob.into_iter().collect())
             .await
             .map(|done| done.entry)
     }

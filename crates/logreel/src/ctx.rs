@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use logreel_core::event::{Custom, StatePatched};
+use logreel_core::event::{Custom, RunKind, StatePatched};
 use logreel_core::{Body, Digest, RunId, StepId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::engine::Inner;
 use crate::error::TaskError;
 use crate::journal::{Journal, RecordError, Stop};
 use crate::owner::Pulse;
@@ -31,8 +32,9 @@ pub struct Ctx(pub(crate) Arc<Execution>);
 pub(crate) struct Execution {
     pub(crate) journal: Arc<Journal>,
     pub(crate) pulse: Arc<Pulse>,
-    pub(crate) provided: Arc<Provided>,
+    pub(crate) engine: Arc<Inner>,
     pub(crate) activity: Activity,
+    pub(crate) commands: Commands,
     /// When this execution began, on the monotonic clock; its lease is older.
     pub(crate) began: Duration,
     /// Held while a kept signal is taken.
@@ -102,7 +104,7 @@ impl Execution {
     pub(crate) fn new(
         journal: Arc<Journal>,
         pulse: Arc<Pulse>,
-        provided: Arc<Provided>,
+        engine: Arc<Inner>,
         context: Option<Digest>,
         logged: Logged,
     ) -> Self {
@@ -112,12 +114,18 @@ impl Execution {
             logged: logged.facts,
             ..Asked::default()
         };
+        let commands = Commands::new(
+            journal.run,
+            Arc::clone(&pulse.groups),
+            Arc::clone(&journal.env),
+        );
         let began = journal.env.monotonic();
         Self {
             journal,
             pulse,
-            provided,
+            engine,
             activity: Activity::default(),
+            commands,
             began,
             taking: tokio::sync::Mutex::new(()),
             asked: Mutex::new(asked),
@@ -146,8 +154,20 @@ impl Execution {
         Ok(step)
     }
 
+    /// A step is tried again: its code asks for the steps inside it once more.
+    pub(crate) fn forget_inside(&self, outer: &StepId) {
+        self.asked().steps.retain(|step| !step.is_inside(outer));
+    }
+
     /// A recorded write this execution has not asked for: the code is not the one that made it.
     pub(crate) fn unasked_write(&self) -> Option<StepId> {
+        // A workflow goes on by the fold: it asks for what is left, in the order of its graph.
+        if self
+            .journal
+            .with_state(|state| state.row.facts.kind != RunKind::Task)
+        {
+            return None;
+        }
         let asked = self.asked();
         self.journal.with_state(|state| {
             let mut unasked: Vec<&StepId> = state
@@ -162,6 +182,12 @@ impl Execution {
 
     /// Steps the log has and this execution never asked for.
     pub(crate) fn steps_never_asked_for(&self) -> Vec<StepId> {
+        if self
+            .journal
+            .with_state(|state| state.row.facts.kind != RunKind::Task)
+        {
+            return Vec::new();
+        }
         let asked = self.asked();
         self.journal.with_state(|state| {
             let unasked = state
@@ -408,6 +434,7 @@ impl Ctx {
     /// When nothing of the type was provided: a mistake in the program, not in the run.
     pub fn get<T: Send + Sync + 'static>(&self) -> Arc<T> {
         self.0
+            .engine
             .provided
             .get(&TypeId::of::<T>())
             .and_then(|provided| Arc::clone(provided).downcast().ok())

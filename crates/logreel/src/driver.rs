@@ -21,8 +21,8 @@ use crate::engine::Inner;
 use crate::error::{ErrorKind, TaskError};
 use crate::journal::{Journal, RecordError, Stop};
 use crate::owner::LOOK_EVERY;
+use crate::program::Program;
 use crate::step::panic_text;
-use crate::task::TaskDef;
 use crate::value;
 use crate::workflow::groups;
 
@@ -73,7 +73,7 @@ impl Lease {
 async fn drive(
     engine: &Arc<Inner>,
     lease: Lease,
-    def: &TaskDef,
+    def: &Program,
     accept_spec_change: bool,
 ) -> Result<Drove, Error> {
     let mut loaded = None;
@@ -111,7 +111,7 @@ async fn give_back(engine: &Inner, lease: Lease) -> Option<Entry> {
 async fn drive_to_stop(
     engine: &Arc<Inner>,
     lease: Lease,
-    def: &TaskDef,
+    def: &Program,
     accept_spec_change: bool,
     loaded: &mut Option<Arc<Journal>>,
 ) -> Result<Drove, Error> {
@@ -130,7 +130,7 @@ async fn drive_to_stop(
                 // What came before is another run's, under epochs of its own.
                 claimed_with.clear();
             }
-            if event.epoch == epoch {
+            if lease.tells(event) {
                 claimed_with.push(event.clone());
             }
         },
@@ -143,8 +143,13 @@ async fn drive_to_stop(
         .await;
     *loaded = Some(Arc::clone(&journal));
     if accept_spec_change {
-        let (spec, spec_digest) = (Payload::Inline(def.spec.clone()), def.spec_digest);
-        later(&journal, SpecChanged { spec, spec_digest }.into());
+        let ((spec, blob), spec_digest) = (Payload::of(def.spec.clone()), def.spec_digest);
+        let changed = Body::from(SpecChanged { spec, spec_digest });
+        // Before the function is called: what it asks for is judged by the new spec.
+        let recorded = journal.record(vec![changed.into()], blob.into_iter().collect());
+        if let Err(error) = recorded.await {
+            return Err(Error::DriverStopped(format!("{error:?}")));
+        }
     }
     if journal.with_state(|state| state.row.facts.phase.is_none()) {
         let phase = logreel_core::event::Phase::Executing;
@@ -163,7 +168,7 @@ async fn drive_to_stop(
     let execution = Arc::new(Execution::new(
         Arc::clone(&journal),
         owner,
-        Arc::clone(&engine.provided),
+        Arc::clone(engine),
         context,
         logged,
     ));
@@ -221,7 +226,10 @@ async fn watch_over(
                 shown = true;
                 journal.flush().await;
             }
-            () = engine.env.sleep(LOOK_EVERY) => look(journal, None).await,
+            () = engine.env.sleep(LOOK_EVERY) => {
+                look(journal, None).await;
+                engine.cancel_if_forsaken(&journal.run).await;
+            }
         }
     }
 }
@@ -464,7 +472,7 @@ impl Inner {
     pub(crate) fn spawn_driver(
         self: &Arc<Self>,
         run: RunId,
-        def: Arc<TaskDef>,
+        def: Arc<Program>,
         begin: Begin,
         keep_on: bool,
     ) {
@@ -506,7 +514,7 @@ impl Inner {
 async fn drive_or_wait(
     engine: &Arc<Inner>,
     lease: Lease,
-    def: &TaskDef,
+    def: &Program,
     accept_spec_change: bool,
 ) -> Result<Drove, Error> {
     match drive(engine, lease, def, accept_spec_change).await {
@@ -520,7 +528,7 @@ async fn drive_or_wait(
 }
 
 /// Waits until the run is ready, claims and drives it, again and again until it has ended.
-async fn keep(engine: &Arc<Inner>, run: RunId, def: &TaskDef) -> Result<(), Error> {
+async fn keep(engine: &Arc<Inner>, run: RunId, def: &Program) -> Result<(), Error> {
     let mut doorbell = engine.store.watch(&run);
     loop {
         let until_ready = match keep_once(engine, run, def).await {
@@ -545,7 +553,7 @@ async fn keep(engine: &Arc<Inner>, run: RunId, def: &TaskDef) -> Result<(), Erro
 async fn keep_once(
     engine: &Arc<Inner>,
     run: RunId,
-    def: &TaskDef,
+    def: &Program,
 ) -> Result<ControlFlow<(), Duration>, Error> {
     if engine.check_open().is_err() {
         return Ok(ControlFlow::Break(()));

@@ -3,11 +3,12 @@
 use std::any::TypeId;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use logreel_core::event::Durability;
-use logreel_core::{Digest, Epoch, Event, Json, RunId, Seq};
+use logreel_core::{Epoch, Event, Json, RunId, Seq};
 use logreel_store::sqlite::{Options, this_host};
 use logreel_store::{
     ClaimOutcome, Entry, Env, MemoryStore, Owner, OwnerId, RunStore, SqliteStore, SystemEnv,
@@ -23,11 +24,15 @@ use crate::error::TaskError;
 use crate::handle::RunHandle;
 use crate::hook::{FnHook, Hook, HookEvent, Hooks};
 use crate::journal::PAGE;
+use crate::live::{Live, LiveLines};
 use crate::owner::{LEASE, Pulse, Renewal};
+use crate::program::Program;
 use crate::query::Runs;
+use crate::registry::Registry;
 use crate::session::SessionHandle;
-use crate::task::{Task, TaskDef};
+use crate::task::Task;
 use crate::workflow::groups;
+use crate::workflow::{Workflow, WorkflowRuns};
 
 /// Starts, drives and watches runs on one store. Cheap to clone.
 ///
@@ -42,8 +47,13 @@ pub(crate) struct Inner {
     pub(crate) durability: Durability,
     pub(crate) provided: Arc<Provided>,
     pub(crate) hooks: Hooks,
+    pub(crate) registry: Registry,
+    /// Folder that runs are driven in, whatever was recorded.
+    pub(crate) dir: Option<PathBuf>,
+    pub(crate) live: Live,
     pub(crate) lease: Duration,
     renew_by_task: bool,
+    pub(crate) workers: AtomicUsize,
     /// Joined with the first run this process drives; an engine that only reads is nobody.
     owner: OnceCell<Arc<Pulse>>,
     renewal: Mutex<Option<Renewal>>,
@@ -55,7 +65,6 @@ pub(crate) struct Inner {
 
 #[derive(Default)]
 struct Working {
-    tasks: HashMap<Arc<str>, Arc<TaskDef>>,
     drivers: HashMap<RunId, AbortHandle>,
     joins: JoinSet<()>,
 }
@@ -80,6 +89,8 @@ impl Engine {
             durability: Durability::Full,
             provided: Provided::new(),
             hooks: Vec::new(),
+            any_workflow: false,
+            dir: None,
             lease: LEASE,
             renew_by_task: false,
         }
@@ -93,9 +104,21 @@ impl Engine {
         F: Fn(Ctx, I) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<O, TaskError>> + Send + 'static,
     {
-        let def = Arc::new(TaskDef::new(name, function));
-        self.0.register(Arc::clone(&def));
-        Task::new(Arc::clone(&self.0), def)
+        let program = Arc::new(Program::of_task(name, function));
+        self.0.registry.add(&program);
+        Task::new(Arc::clone(&self.0), program)
+    }
+
+    /// Registers a workflow: gives what starts runs of it, and lets [`Engine::work`] drive them.
+    pub fn workflow(&self, workflow: &Workflow) -> WorkflowRuns {
+        let program = self.0.registry.add_workflow(workflow);
+        WorkflowRuns::new(Arc::clone(&self.0), program)
+    }
+
+    /// What commands print while they run, for whoever watches in this process. Provisional: it is
+    /// in no log, and a slow watcher misses some of it.
+    pub fn live(&self) -> LiveLines {
+        self.0.live.subscribe()
     }
 
     /// A handle on any run; whether it exists shows when it is used.
@@ -135,6 +158,8 @@ pub struct Builder {
     durability: Durability,
     provided: Provided,
     hooks: Vec<Arc<dyn Hook>>,
+    any_workflow: bool,
+    dir: Option<PathBuf>,
     lease: Duration,
     renew_by_task: bool,
 }
@@ -179,6 +204,21 @@ impl Builder {
     #[must_use]
     pub fn provide<T: Send + Sync + 'static>(mut self, value: T) -> Self {
         self.provided.insert(TypeId::of::<T>(), Arc::new(value));
+        self
+    }
+
+    /// Drives every workflow on the store, not only those registered here. Their commands run as this
+    /// process's user: whoever may start runs on the store may run programs here.
+    #[must_use]
+    pub fn any_workflow(mut self) -> Self {
+        self.any_workflow = true;
+        self
+    }
+
+    /// Drives workflows in this folder, whatever folder was recorded when they were started.
+    #[must_use]
+    pub fn dir(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.dir = Some(dir.into());
         self
     }
 
@@ -237,8 +277,12 @@ impl Builder {
             durability: self.durability,
             provided: Arc::new(self.provided),
             hooks,
+            registry: Registry::new(self.any_workflow),
+            dir: self.dir,
+            live: Live::default(),
             lease: self.lease,
             renew_by_task: self.renew_by_task,
+            workers: AtomicUsize::new(0),
             owner: OnceCell::new(),
             renewal: Mutex::new(None),
             working: Mutex::new(working),
@@ -255,23 +299,6 @@ impl Inner {
 
     fn renewal(&self) -> MutexGuard<'_, Option<Renewal>> {
         self.renewal.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn register(&self, def: Arc<TaskDef>) {
-        self.working().tasks.insert(Arc::clone(&def.name), def);
-    }
-
-    pub(crate) fn task(&self, name: &str) -> Option<Arc<TaskDef>> {
-        self.working().tasks.get(name).cloned()
-    }
-
-    /// The digests of what this process can drive: name and version together.
-    pub(crate) fn task_specs(&self) -> Vec<Digest> {
-        self.working()
-            .tasks
-            .values()
-            .map(|def| def.spec_digest)
-            .collect()
     }
 
     pub(crate) fn check_open(&self) -> Result<(), Error> {
@@ -340,6 +367,11 @@ impl Inner {
                 }
             }
         });
+    }
+
+    /// Whether [`Engine::work`] is at work in this process.
+    pub(crate) fn is_worker(&self) -> bool {
+        self.workers.load(Ordering::SeqCst) > 0
     }
 
     /// Runs a driver. One per run: a second one asked for while the first works is not needed.
@@ -419,16 +451,31 @@ impl Inner {
         }
     }
 
-    /// Tells the hooks of a run that was made and that nobody drives: its own first event.
-    pub(crate) async fn tell_undriven(&self, entry: &Entry) {
-        if !self.hooks.wanted() {
-            return;
-        }
-        let page = self.store.read(&entry.row.run, entry.row.head.seq, 1).await;
-        match page.map(|page| page.items.first().map(|record| record.decode())) {
-            Ok(Some(Ok(event))) => {
-                let session = entry.row.facts.session.as_ref();
-                self.hooks.tell(entry.row.run, session, &[event]).await;
+    /// Tells the hooks of the events from `from` up to the entry's head that are ours to tell.
+    pub(crate) async fn tell_up_to(&self, entry: &Entry, from: Seq, ours: impl Fn(&Event) -> bool) {
+        let (run, head) = (entry.row.run, entry.row.head.seq);
+        let mut from = from;
+        while self.hooks.wanted() && from <= head {
+            let read = self.store.read(&run, from, PAGE).await.and_then(|page| {
+                let records = page.items.iter().take_while(|record| record.seq <= head);
+                let events =
+                    records.map(|record| record.decode().map_err(logreel_store::Error::from));
+                Ok((events.collect::<Result<Vec<Event>, _>>()?, page.next))
+            });
+            match read {
+                Ok((mut events, next)) => {
+                    events.retain(&ours);
+                    let session = entry.row.facts.session.as_ref();
+                    self.hooks.tell(run, session, &events).await;
+                    if next == from {
+                        return;
+                    }
+                    from = next;
+                }
+                Err(error) => {
+                    tracing::error!(%run, %from, %error, "the hooks were not told");
+                    return;
+                }
             }
         }
     }

@@ -158,6 +158,33 @@ pub enum Error {
         /// The name.
         name: String,
     },
+    /// The run's program is known, but this process lacks something it asks for.
+    #[error("`{name}` cannot be driven here: {what}")]
+    Lacks {
+        /// The program's name.
+        name: String,
+        /// What is missing.
+        what: String,
+    },
+    /// The input misses the workflow's schema.
+    #[error("the input does not fit `{name}`: {misfit}")]
+    Input {
+        /// The workflow's name.
+        name: String,
+        /// What was expected.
+        misfit: String,
+    },
+    /// A checkpoint's run is in this store already.
+    #[error("{0} is in this store already")]
+    AlreadyHere(RunId),
+    /// The run's children go on without it.
+    #[error("{run} has live children ({child}); wait for them, or cancel them")]
+    HasChildren {
+        /// Which run.
+        run: RunId,
+        /// One of them.
+        child: RunId,
+    },
     /// The session is closed.
     #[error("session {0} is closed")]
     SessionClosed(Session),
@@ -259,6 +286,9 @@ impl Error {
             Self::Waiting { .. } => ErrorKind::NotApplicable,
             Self::SpecChanged { .. } => ErrorKind::SpecChanged,
             Self::UnknownTask { .. } => ErrorKind::NotFound,
+            Self::AlreadyHere(_) => ErrorKind::Conflict,
+            Self::HasChildren { .. } => ErrorKind::NotApplicable,
+            Self::Lacks { .. } | Self::Input { .. } => ErrorKind::Invalid,
             Self::Value { .. } | Self::Id(_) => ErrorKind::Invalid,
             Self::DriverStopped(_) => ErrorKind::Fenced,
             Self::Closed => ErrorKind::Unavailable,
@@ -342,6 +372,22 @@ impl TaskError {
         self.exit_code
     }
 
+    /// Another step failed, and this one was given up because of it.
+    pub(crate) fn abandoned() -> Self {
+        Self::of_kind(Self::ABANDONED, "given up because another step failed").permanent()
+    }
+
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.kind == Self::ABANDONED
+    }
+
+    /// The same failure in other words.
+    pub(crate) fn map_message(mut self, change: impl FnOnce(String) -> String) -> Self {
+        self.message = change(self.message);
+        self
+    }
+
+    const ABANDONED: &str = "abandoned";
     pub(crate) fn with_exit_code(mut self, exit_code: i32) -> Self {
         self.exit_code = Some(exit_code);
         self

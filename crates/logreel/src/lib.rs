@@ -25,6 +25,8 @@
 
 mod answer;
 mod cancel;
+mod checkpoint;
+mod child;
 mod ctx;
 mod driver;
 mod engine;
@@ -32,11 +34,16 @@ mod error;
 mod handle;
 mod hook;
 mod journal;
+mod live;
 mod message;
 mod outside;
 mod owner;
 mod pause;
+mod program;
 mod query;
+mod registry;
+mod resolve;
+mod resume;
 mod retry;
 mod session;
 mod signal;
@@ -55,14 +62,19 @@ pub mod workflow;
 #[cfg(feature = "testing")]
 pub mod testing;
 
+pub use answer::Answer;
 pub use cancel::CancelOutcome;
+pub use checkpoint::{Checkpoint, CheckpointError};
 pub use ctx::Ctx;
 pub use engine::{Builder, Engine};
 pub use error::{Error, ErrorKind, TaskError};
 pub use handle::{Outcome, RunHandle};
 pub use hook::{Hook, HookEvent};
+pub use live::{LiveLine, LiveLines, Stream};
 pub use pause::PauseOutcome;
 pub use query::Runs;
+pub use resolve::Resolved;
+pub use resume::ResumeOutcome;
 pub use retry::RetryRun;
 pub use session::SessionHandle;
 pub use start::{IfBusy, Start};

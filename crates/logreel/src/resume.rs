@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use logreel_core::row::OpenWait;
 use logreel_core::{Json, Outside, RunId, Status};
 use logreel_store::{ClaimOutcome, Entry};
 use tokio::sync::oneshot;
@@ -11,6 +12,8 @@ use crate::Error;
 use crate::driver::Begin;
 use crate::engine::{Engine, Inner};
 use crate::handle::RunHandle;
+use crate::program::Program;
+use crate::workflow::Workflow;
 
 /// The answer to a resume.
 #[derive(Debug, Clone)]
@@ -24,24 +27,42 @@ pub enum ResumeOutcome {
 /// How long a driver may take to stop its work and give the lease back.
 const LET_GO: Duration = Duration::from_secs(3);
 
+/// What the run goes on under.
+enum Under {
+    /// What it was started with.
+    Stored,
+    /// The task as it is registered now, whatever its version.
+    Registered,
+    /// Another workflow.
+    Workflow(Arc<Program>),
+}
+
 impl Engine {
-    /// Drives a run on: one that was paused or keeps crashing, is ready, or lost its driver.
+    /// Drives a run on: one that was paused or keeps crashing, is ready, or lost its driver. One that
+    /// only waits for its children is driven on through them.
     pub async fn resume(&self, run: &RunId) -> Result<ResumeOutcome, Error> {
-        self.0.resume(run, false).await
+        self.0.resume(run, Under::Stored).await
     }
 
     /// [`Engine::resume`] under another version of the task than it was started with; recorded.
     pub async fn resume_accepting_spec_change(&self, run: &RunId) -> Result<ResumeOutcome, Error> {
-        self.0.resume(run, true).await
+        self.0.resume(run, Under::Registered).await
+    }
+
+    /// [`Engine::resume`] under another workflow than it was started with; recorded. What has
+    /// finished keeps its result, whatever the new workflow says about it.
+    pub async fn resume_under(
+        &self,
+        run: &RunId,
+        workflow: &Workflow,
+    ) -> Result<ResumeOutcome, Error> {
+        let program = self.0.registry.add_workflow(workflow);
+        self.0.resume(run, Under::Workflow(program)).await
     }
 }
 
 impl Inner {
-    async fn resume(
-        self: &Arc<Self>,
-        run: &RunId,
-        accept_spec_change: bool,
-    ) -> Result<ResumeOutcome, Error> {
+    async fn resume(self: &Arc<Self>, run: &RunId, under: Under) -> Result<ResumeOutcome, Error> {
         self.check_open()?;
         let mut entry = self.store.entry(run).await?;
         match entry.row.status() {
@@ -56,21 +77,18 @@ impl Inner {
             }
             _ => {}
         }
-        let name = entry.row.facts.agent.to_string();
-        let def = self
-            .task(&name)
-            .ok_or_else(|| Error::UnknownTask { name: name.clone() })?;
-        let changed = entry.row.facts.spec_digest != def.spec_digest;
-        if changed && !accept_spec_change {
+        let accepts = !matches!(under, Under::Stored);
+        let program = match under {
+            Under::Workflow(program) => program,
+            Under::Stored | Under::Registered => self.program_of(&entry).await?,
+        };
+        let changed = entry.row.facts.spec_digest != program.spec_digest;
+        if changed && !accepts {
+            let name = entry.row.facts.agent.to_string();
             return Err(Error::SpecChanged { run: *run, name });
         }
-        if entry
-            .row
-            .facts
-            .waits
-            .iter()
-            .any(|open| open.wait.kind.stops_everything())
-        {
+        let stopped = |open: &OpenWait| open.wait.kind.stops_everything();
+        if entry.row.facts.waits.iter().any(stopped) {
             let command = Outside::Resume { by: None };
             entry = self
                 .command(run, self.draw_append_id(), command, Vec::new())
@@ -84,13 +102,15 @@ impl Inner {
                     () = self.env.sleep(LET_GO) => {}
                 }
             }
+            // A pause cascades, and so does its end.
+            self.resume_children(run).await?;
         }
         let (answer, answered) = oneshot::channel();
         let begin = Begin::Claim {
             accept_spec_change: changed,
             answer,
         };
-        self.spawn_driver(*run, def, begin, true);
+        self.spawn_driver(*run, Arc::clone(&program), begin, true);
         let handle = RunHandle::new(Arc::clone(self), *run);
         // No answer: this process has a driver for the run already, which goes on by itself.
         let Ok(outcome) = answered.await else {
@@ -111,12 +131,30 @@ impl Inner {
                         status: entry.row.status(),
                     });
                 }
+                if self.resume_children(run).await? {
+                    self.spawn_driver(*run, program, Begin::Keep, true);
+                    return Ok(ResumeOutcome::Driving(handle));
+                }
                 Err(Error::Waiting {
                     run: *run,
                     waits: waits_of(&entry),
                 })
             }
         }
+    }
+
+    /// Drives the run's children on; says whether any of them goes on. One that is driven elsewhere or
+    /// waits for someone is none of our business.
+    async fn resume_children(self: &Arc<Self>, run: &RunId) -> Result<bool, Error> {
+        let mut any = false;
+        for child in self.live_children(run).await? {
+            match Box::pin(self.resume(&child, Under::Stored)).await {
+                Ok(_) => any = true,
+                Err(Error::Driven { .. } | Error::Waiting { .. } | Error::Ended { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(any)
     }
 }
 

@@ -3,7 +3,7 @@
 //! The new run is a fork right before the end (SEMANTICS 31): finished steps return their results, failed
 //! and open ones start again, under keys of their own.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::future::IntoFuture;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,6 +21,7 @@ use crate::engine::{Engine, Inner};
 use crate::handle::RunHandle;
 use crate::start::{CREATE_PAUSE, CREATE_TRIES};
 use crate::value;
+use crate::workflow::Workflow;
 
 /// Events per page when the log is read for the steps it has.
 const PAGE: usize = 1000;
@@ -100,14 +101,11 @@ impl RetryRun {
             }
         }
         let name = &entry.row.facts.agent;
-        let def = match (engine.task(name), self.queue) {
-            (Some(def), _) => Some(def),
+        let def = match engine.program_of(&entry).await {
+            Ok(def) => Some(def),
             // Whoever takes it from the queue must know it.
-            (None, true) => None,
-            (None, false) => {
-                let name = name.to_string();
-                return Err(Error::UnknownTask { name });
-            }
+            Err(Error::UnknownTask { .. } | Error::Lacks { .. }) if self.queue => None,
+            Err(error) => return Err(error),
         };
         let spec = entry.row.facts.spec_digest;
         let changed = def.as_ref().is_some_and(|def| def.spec_digest != spec);
@@ -122,8 +120,11 @@ impl RetryRun {
             Some(from) => {
                 let state = engine.state_before_end(&self.parent).await?;
                 let steps: Vec<StepId> = state.steps.into_keys().collect();
-                // A workflow's graph will say more here.
-                forgotten(&steps, self.parent, from, &|_| Vec::new())?
+                let workflow = def.as_ref().and_then(|def| def.workflow.as_ref());
+                match workflow {
+                    Some(workflow) => forgotten_in_graph(&steps, self.parent, from, workflow)?,
+                    None => forgotten(&steps, self.parent, from, &|_| Vec::new())?,
+                }
             }
         };
         let (input, blobs) = match self.input {
@@ -170,7 +171,8 @@ impl RetryRun {
             Some(def) => Ok(engine.adopt(created, owner, &def).await),
             None => {
                 if let Created::New(entry) = &created {
-                    engine.tell_undriven(entry).await;
+                    let own = entry.row.head.seq;
+                    engine.tell_up_to(entry, own, |_| true).await;
                 }
                 Ok(RunHandle::new(engine, run))
             }
@@ -247,6 +249,40 @@ impl Inner {
             }
         }
     }
+}
+
+/// [`forgotten`] of a workflow, whose graph says what needs a step. A mapped step is named by its id, or
+/// one item of it by `ID[KEY]`.
+fn forgotten_in_graph(
+    steps: &[StepId],
+    run: RunId,
+    from: &str,
+    workflow: &Workflow,
+) -> Result<Vec<StepId>, Error> {
+    let behind = |id: &str| -> HashSet<&str> {
+        let mut found = HashSet::new();
+        let mut left: Vec<usize> = workflow.index_of(id).into_iter().collect();
+        while let Some(step) = left.pop() {
+            for next in workflow.dependents(step) {
+                if found.insert(workflow.step(*next).id.as_str()) {
+                    left.push(*next);
+                }
+            }
+        }
+        found
+    };
+    let of_names = |names: &HashSet<&str>| -> Vec<StepId> {
+        let named = steps.iter().filter(|step| names.contains(&*step.name()));
+        named.cloned().collect()
+    };
+    if workflow.index_of(from).is_none() {
+        return forgotten(steps, run, from, &|step| of_names(&behind(&step.name())));
+    }
+    let mut names = behind(from);
+    names.insert(from);
+    let mut forgotten = of_names(&names);
+    forgotten.sort();
+    Ok(forgotten)
 }
 
 /// The steps that start again when a run goes on from `from`: the step itself and what `dependents`

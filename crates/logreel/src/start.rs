@@ -7,8 +7,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use logreel_core::event::{Budget, Git, Provenance, RunKind, RunStarted};
-use logreel_core::{Digest, Json, Payload, RunId, Seq, Session, Status};
+use logreel_core::event::{Git, Provenance, RunStarted};
+use logreel_core::{Digest, Json, Payload, RunId, Session, Status};
 use logreel_store::{CreateError, Created, Filter, NewRun, OwnerId};
 use serde::de::DeserializeOwned;
 
@@ -16,7 +16,7 @@ use crate::Error;
 use crate::driver::{Begin, Lease};
 use crate::engine::Inner;
 use crate::handle::RunHandle;
-use crate::task::TaskDef;
+use crate::program::Program;
 
 /// A commit whose outcome is not known is settled by sending it again; a disk that fails every one of
 /// them must not keep the caller forever.
@@ -39,7 +39,7 @@ pub enum IfBusy {
 #[must_use = "a run starts when this is awaited"]
 pub struct Start<O> {
     engine: Arc<Inner>,
-    def: Arc<TaskDef>,
+    def: Arc<Program>,
     input: Result<Json, serde_json::Error>,
     run: Option<RunId>,
     session: Option<String>,
@@ -56,7 +56,7 @@ pub struct Start<O> {
 impl<O: DeserializeOwned> Start<O> {
     pub(crate) fn new(
         engine: Arc<Inner>,
-        def: Arc<TaskDef>,
+        def: Arc<Program>,
         input: Result<Json, serde_json::Error>,
     ) -> Self {
         Self {
@@ -137,17 +137,25 @@ impl<O: DeserializeOwned> Start<O> {
         let input = self
             .input
             .map_err(|error| Error::value("the input", error))?;
-        let (input, blob) = Payload::of(input);
+        if let Some(workflow) = &self.def.workflow {
+            workflow.admit(&input)?;
+            let name = || workflow.name().to_owned();
+            if let Some(what) = engine.lacks(workflow) {
+                return Err(Error::Lacks { name: name(), what });
+            }
+        }
+        let (input, input_blob) = Payload::of(input);
+        let (spec, spec_blob) = Payload::of(self.def.spec.clone());
         let started = RunStarted {
             agent: Arc::clone(&self.def.name),
-            budget: Budget::default(),
+            budget: self.def.budget(),
             context: None,
             dir: self.dir,
             durability: engine.durability,
             git: self.git,
             input,
             key: self.key,
-            kind: RunKind::Task,
+            kind: self.def.kind,
             labels: self.labels,
             parent: None,
             provenance: Provenance {
@@ -157,13 +165,12 @@ impl<O: DeserializeOwned> Start<O> {
                 tools: Vec::new(),
             },
             session: session.clone(),
-            spec: Payload::Inline(self.def.spec.clone()),
+            spec,
             spec_digest: self.def.spec_digest,
             spec_file: self.spec_file,
         };
         let run = self.run.unwrap_or_else(|| engine.env.run_id());
-        let blobs: Vec<_> = blob.into_iter().collect();
-        let mut tries = 1;
+        let blobs: Vec<_> = input_blob.into_iter().chain(spec_blob).collect();
         loop {
             let open = engine.hold_open().await?;
             let owner = if self.queue {
@@ -180,23 +187,15 @@ impl<O: DeserializeOwned> Start<O> {
                 },
                 blobs: blobs.clone(),
                 owner,
+                then: Vec::new(),
             };
-            match engine.store.create(new).await {
+            match engine.create(new).await {
                 Ok(created) => return Ok(engine.adopt(created, owner, &self.def).await),
-                // The same run again: it attaches to what landed.
-                Err(CreateError::Store(logreel_store::Error::Ambiguous { what }))
-                    if tries < CREATE_TRIES =>
-                {
-                    tracing::warn!(%run, what, "creating the run again");
-                    tries += 1;
-                    drop(open);
-                    engine.env.sleep(CREATE_PAUSE).await;
-                }
-                Err(CreateError::Busy { session, active }) => {
+                Err(Error::Create(CreateError::Busy { session, active })) => {
                     drop(open);
                     engine.make_way(self.if_busy, session, active).await?;
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(error),
             }
         }
     }
@@ -212,6 +211,24 @@ impl<O: DeserializeOwned + 'static> IntoFuture for Start<O> {
 }
 
 impl Inner {
+    /// Creates a run. One whose commit has no known outcome is sent again: it attaches to what
+    /// landed.
+    pub(crate) async fn create(&self, new: NewRun) -> Result<Created, Error> {
+        let mut tries = 1;
+        loop {
+            match self.store.create(new.clone()).await {
+                Err(CreateError::Store(logreel_store::Error::Ambiguous { what }))
+                    if tries < CREATE_TRIES =>
+                {
+                    tracing::warn!(run = %new.run, what, "creating the run again");
+                    tries += 1;
+                    self.env.sleep(CREATE_PAUSE).await;
+                }
+                other => return Ok(other?),
+            }
+        }
+    }
+
     /// Where a session's next run goes on: the context its last completed run left.
     async fn session_context(&self, session: Option<&Session>) -> Result<Option<Digest>, Error> {
         let Some(session) = session else {
@@ -231,7 +248,7 @@ impl Inner {
         self: &Arc<Self>,
         created: Created,
         owner: Option<OwnerId>,
-        def: &Arc<TaskDef>,
+        def: &Arc<Program>,
     ) -> RunHandle<O> {
         let run = created.entry().row.run;
         let def = Arc::clone(def);
@@ -240,7 +257,10 @@ impl Inner {
                 self.spawn_driver(run, def, Begin::Created(Lease::of(&entry)), true);
             }
             // Nobody drives it, so whoever appended it tells of it.
-            Created::New(entry) => self.tell_up_to(&entry, Seq::FIRST, |_| true).await,
+            Created::New(entry) => {
+                let own = entry.row.head.seq;
+                self.tell_up_to(&entry, own, |_| true).await;
+            }
             Created::Attached(entry) => {
                 // Also when the lease is ours already because the answer to its creation was lost:
                 // the keeper gives it back and claims it anew.

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 
 use crate::ctx::{Counted, Ctx, OUTER, Outer};
 use crate::error::TaskError;
-use crate::journal::RecordError;
+use crate::journal::{Journal, RecordError};
 use crate::value;
 
 /// A step that takes longer is announced, so that watchers see it; a shorter one costs one append.
@@ -80,12 +80,28 @@ impl Retry {
         }
     }
 
+    /// How many attempts in all.
+    pub(crate) fn limit(&self) -> u32 {
+        self.attempts
+    }
+
     /// The first and the longest wait; it doubles in between, with jitter.
     #[must_use]
     pub fn backoff(mut self, first: Duration, longest: Duration) -> Self {
         self.first = first;
         self.longest = longest.max(first);
         self
+    }
+
+    /// What says that the attempt after this one will come, and when.
+    pub(crate) fn next(&self, step: &StepId, attempt: u32, journal: &Journal) -> StepRetrying {
+        let attempt = attempt + 1;
+        let delay = self.delay(attempt, journal.env.random_u64());
+        StepRetrying {
+            attempt,
+            delay_ms: u64::try_from(delay.as_millis()).unwrap_or(u64::MAX),
+            step: step.clone(),
+        }
     }
 
     /// The wait before this attempt: half of it fixed, half drawn.
@@ -110,7 +126,7 @@ pub struct Step<'c> {
 }
 
 /// What the log says about a step that is asked for.
-enum Known {
+pub(crate) enum Known {
     Finished(Seq),
     Failed(TaskError),
     Run { attempt: u32, wait: Duration },
@@ -131,6 +147,12 @@ impl<'c> Step<'c> {
     /// Binds the result to this input: with another input the recorded result is refused.
     pub fn input<T: Serialize + ?Sized>(mut self, input: &T) -> Self {
         self.input = digest_of(input).map(Some);
+        self
+    }
+
+    /// Binds the result to what has this digest.
+    pub(crate) fn bound_to(mut self, digest: Digest) -> Self {
+        self.input = Ok(Some(digest));
         self
     }
 
@@ -193,22 +215,18 @@ impl<'c> Step<'c> {
                 Err(error) if error.is_retryable() && attempt < retry.attempts => attempt + 1,
                 Err(error) => return Err(error),
             };
-            attempt = again;
-            wait = retry.delay(attempt, ctx.0.journal.env.random_u64());
-            let delay_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-            let retrying = StepRetrying {
-                attempt,
-                delay_ms,
-                step: step.clone(),
-            };
+            let retrying = retry.next(&step, attempt, &ctx.0.journal);
+            wait = Duration::from_millis(retrying.delay_ms);
             ctx.0.record(retrying.into(), Vec::new()).await?;
+            ctx.0.forget_inside(&step);
+            attempt = again;
         }
     }
 }
 
 /// Asks the log. A failure is final when it was final then: a crash between a step's failure and the
 /// run's end must not change the end.
-fn know(
+pub(crate) fn know(
     ctx: &Ctx,
     step: &StepId,
     input_digest: Option<Digest>,
@@ -246,10 +264,7 @@ fn know(
                     }),
                     Doing::Retrying { delay_ms, since } => Ok(Known::Run {
                         attempt: open.attempt + 1,
-                        // A clock that jumped back makes nobody wait longer than was said.
-                        wait: (*since + Duration::from_millis(*delay_ms))
-                            .since(now)
-                            .min(Duration::from_millis(*delay_ms)),
+                        wait: retry_wait(*since, *delay_ms, now),
                     }),
                     Doing::Running | Doing::Skipped | Doing::InDoubt | Doing::Waiting(_) => {
                         Ok(Known::Run {
@@ -260,6 +275,13 @@ fn know(
                 }
             }
         })
+}
+
+/// What is left of the wait before an attempt. A clock that jumped back makes nobody wait longer than
+/// was said.
+pub(crate) fn retry_wait(since: Timestamp, delay_ms: u64, now: Timestamp) -> Duration {
+    let delay = Duration::from_millis(delay_ms);
+    (since + delay).since(now).min(delay)
 }
 
 /// A result is bound to its input: the same id with another one is refused, never answered with the

@@ -340,7 +340,11 @@ impl<'a> StepsView<'a> {
             })
             .collect();
         open.sort_by_key(|(step, _)| (*step).clone());
-        open.into_iter()
+        let children = self.state.children.values().map(|open| &open.step);
+        let children: std::collections::HashSet<_> = children.collect();
+        let mut views: Vec<StepView> = open
+            .into_iter()
+            .filter(|(step, _)| !children.contains(step))
             .map(|(step, open)| {
                 let (status, error) = match &open.doing {
                     Doing::Running => ("running", None),
@@ -361,7 +365,41 @@ impl<'a> StepsView<'a> {
                     error,
                 }
             })
+            .collect();
+        views.extend(children.into_iter().map(|step| StepView {
+            status: "waiting",
+            ..StepView::pending(step.to_string())
+        }));
+        views.sort_by(|a, b| a.id.cmp(&b.id));
+        views
+    }
+
+    /// The steps of a workflow that the log does not speak of yet, in its order.
+    pub fn pending(&self, workflow: &crate::workflow::Workflow) -> Vec<StepView> {
+        let known = self.state.steps.keys();
+        let known = known.chain(self.state.children.values().map(|open| &open.step));
+        // Of a mapped step the log knows only the items.
+        let known: std::collections::HashSet<String> = known.map(|step| step.name()).collect();
+        let steps = workflow.spec().steps.iter();
+        steps
+            .filter(|step| !known.contains(&step.id))
+            .map(|step| StepView::pending(step.id.clone()))
             .collect()
+    }
+}
+
+impl StepView {
+    fn pending(id: String) -> Self {
+        Self {
+            id,
+            status: "pending",
+            attempts: 0,
+            effect: None,
+            started_at: None,
+            finished_at: None,
+            output: None,
+            error: None,
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use logreel_core::decide::{plain_wait, timed_out};
 use logreel_core::event::{OnDeadline, WaitEnded, WaitKind, WaitOutcome, WaitStarted};
 use logreel_core::fold::Illegal;
 use logreel_core::row::OpenWait;
-use logreel_core::{Body, Digest, IdError, Json, Rejected, StepId, StepState, WaitId};
+use logreel_core::{Body, Digest, IdError, Json, Rejected, StepId, StepState, Timestamp, WaitId};
 use serde::de::DeserializeOwned;
 
 use crate::ctx::{Counted, Ctx};
@@ -203,8 +203,17 @@ pub(crate) async fn sleep(
     name: Result<StepId, IdError>,
     duration: Duration,
 ) -> Result<(), TaskError> {
+    sleep_until(ctx, name, ctx.0.journal.env.now() + duration).await
+}
+
+/// Waits until this time.
+pub(crate) async fn sleep_until(
+    ctx: &Ctx,
+    name: Result<StepId, IdError>,
+    until: Timestamp,
+) -> Result<(), TaskError> {
     let wait = WaitStarted {
-        deadline: Some(ctx.0.journal.env.now() + duration),
+        deadline: Some(until),
         on_deadline: Some(OnDeadline::Continue),
         ..plain_wait(WaitKind::Timer, NEW_WAIT)
     };

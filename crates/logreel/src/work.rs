@@ -1,22 +1,28 @@
 //! Being a worker: driving whatever is ready or orphaned and registered here.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use logreel_core::RunId;
-use logreel_core::event::RunKind;
-use logreel_store::{ClaimOutcome, Claimable};
+use logreel_store::ClaimOutcome;
 use tokio::sync::oneshot;
 
 use crate::Error;
+use crate::child::FORSAKEN;
+use crate::ctx::Counted;
 use crate::driver::Begin;
 use crate::engine::{Engine, Inner};
 use crate::owner::LOOK_EVERY;
+
+/// How often a worker looks for children that outlived their parents.
+const SWEEP_EVERY: Duration = Duration::from_secs(5);
 
 impl Engine {
     /// Drives ready and orphaned runs of the registered tasks, at most `at_once` of them at a time,
     /// until the engine is closed. A run that waits takes no slot.
     pub async fn work(&self, at_once: usize) -> Result<(), Error> {
+        let _at_work = Counted::new(&self.0.workers);
         self.0.work(at_once.max(1)).await
     }
 }
@@ -25,20 +31,26 @@ impl Inner {
     async fn work(self: &Arc<Self>, at_once: usize) -> Result<(), Error> {
         let mut doorbell = self.store.watch_all();
         let mut driving: Vec<RunId> = Vec::new();
+        let mut lacking: HashSet<RunId> = HashSet::new();
+        let mut swept: Option<Duration> = None;
         loop {
             if self.check_open().is_err() {
                 return Ok(());
             }
             driving.retain(|run| self.is_driving(run));
+            let now = self.env.monotonic();
+            if swept.is_none_or(|at| now.saturating_sub(at) >= SWEEP_EVERY) {
+                swept = Some(now);
+                if let Err(error) = self.cancel_forsaken().await {
+                    tracing::warn!(%error, "runs without a parent could not be looked for");
+                }
+            }
             let free = at_once.saturating_sub(driving.len());
             if free > 0 {
-                let what = [Claimable {
-                    kind: RunKind::Task,
-                    agents: None,
-                    specs: Some(self.task_specs()),
-                }];
-                match self.store.claimable(&what, free).await {
-                    Ok(runs) => self.take_all(runs, &mut driving).await,
+                let what = self.registry.claimable();
+                // Those we lack something for stay in the list, and must not hide the others.
+                match self.store.claimable(&what, free + lacking.len()).await {
+                    Ok(runs) => self.take_all(runs, free, &mut driving, &mut lacking).await,
                     // The next look may succeed; a worker does not die of a store's bad moment.
                     Err(error @ logreel_store::Error::Unavailable { .. }) => {
                         tracing::warn!(%error, "no runs could be listed; trying again");
@@ -58,11 +70,27 @@ impl Inner {
     }
 
     /// Takes what can be taken; a run that cannot be is somebody else's, or the next look's.
-    async fn take_all(self: &Arc<Self>, runs: Vec<RunId>, driving: &mut Vec<RunId>) {
+    async fn take_all(
+        self: &Arc<Self>,
+        runs: Vec<RunId>,
+        free: usize,
+        driving: &mut Vec<RunId>,
+        lacking: &mut HashSet<RunId>,
+    ) {
+        let full = driving.len() + free;
+        lacking.retain(|run| runs.contains(run));
         for run in runs {
+            if driving.len() >= full {
+                return;
+            }
             match self.take(&run).await {
                 Ok(true) => driving.push(run),
                 Ok(false) => {}
+                Err(error @ (Error::Lacks { .. } | Error::UnknownTask { .. })) => {
+                    if lacking.insert(run) {
+                        tracing::info!(%run, %error, "a run is left alone");
+                    }
+                }
                 Err(error) => tracing::warn!(%run, %error, "a run could not be taken"),
             }
         }
@@ -74,9 +102,11 @@ impl Inner {
             return Ok(false);
         }
         let entry = self.store.entry(run).await?;
-        let Some(def) = self.task(&entry.row.facts.agent) else {
+        if self.is_forsaken(&entry).await? {
+            self.cancel(run, Some(FORSAKEN.to_owned())).await?;
             return Ok(false);
-        };
+        }
+        let def = self.program_of(&entry).await?;
         if def.spec_digest != entry.row.facts.spec_digest {
             return Ok(false);
         }

@@ -16,7 +16,7 @@ use crate::ctx::{Counted, Ctx};
 use crate::error::TaskError;
 use crate::journal::NEW_WAIT;
 use crate::owner::LOOK_EVERY;
-use crate::step::{GivenUp, Running, call, check_input, recorded};
+use crate::step::{GivenUp, Retry, Running, call, check_input, recorded, retry_wait};
 
 /// What a reconcile found out about a write that was interrupted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +38,7 @@ pub struct WriteStep<'c, R = NoReconcile> {
     ctx: &'c Ctx,
     name: Result<StepId, IdError>,
     input: Result<Option<Digest>, serde_json::Error>,
+    retry: Retry,
     timeout: Option<Duration>,
     reconcile: R,
     /// Whether `reconcile` is one that can find out.
@@ -56,7 +57,16 @@ enum Known {
     InDoubt,
     Run {
         attempt: u32,
+        wait: Duration,
     },
+}
+
+/// What came of running a write.
+enum Wrote<T> {
+    Done(T),
+    Failed(TaskError),
+    /// Nobody knows whether it happened.
+    Unknown,
 }
 
 impl<'c> WriteStep<'c> {
@@ -65,6 +75,7 @@ impl<'c> WriteStep<'c> {
             ctx,
             name,
             input: Ok(None),
+            retry: Retry::attempts(1),
             timeout: None,
             reconcile: NoReconcile,
             reconciles: false,
@@ -86,6 +97,7 @@ impl<'c> WriteStep<'c> {
             ctx,
             name,
             input,
+            retry,
             timeout,
             ..
         } = self;
@@ -93,6 +105,7 @@ impl<'c> WriteStep<'c> {
             ctx,
             name,
             input,
+            retry,
             timeout,
             reconcile,
             reconciles: true,
@@ -104,6 +117,19 @@ impl<R> WriteStep<'_, R> {
     /// Binds the result to this input: with another input the recorded result is refused.
     pub fn input<T: Serialize + ?Sized>(mut self, input: &T) -> Self {
         self.input = digest_of(input).map(Some);
+        self
+    }
+
+    /// Binds the result to what has this digest.
+    pub(crate) fn bound_to(mut self, digest: Digest) -> Self {
+        self.input = Ok(Some(digest));
+        self
+    }
+
+    /// Tries again after a recorded failure: then it surely did not happen. One whose outcome nobody
+    /// knows is never tried again by itself.
+    pub fn retry(mut self, retry: Retry) -> Self {
+        self.retry = retry;
         self
     }
 
@@ -129,6 +155,7 @@ impl WriteStep<'_, NoReconcile> {
             ctx,
             name,
             input,
+            retry,
             timeout,
             ..
         } = self;
@@ -136,6 +163,7 @@ impl WriteStep<'_, NoReconcile> {
             ctx,
             name,
             input,
+            retry,
             timeout,
             reconcile: unknown,
             reconciles: false,
@@ -164,6 +192,7 @@ where
             ctx,
             name,
             input,
+            retry,
             timeout,
             reconcile,
             reconciles,
@@ -179,7 +208,7 @@ where
             timeout,
         };
         loop {
-            let known = know(ctx, &step, input_digest)?;
+            let known = know(ctx, &step, input_digest, &retry)?;
             // A write in doubt is nobody's work; everything else is.
             let _busy = match known {
                 Known::InDoubt => None,
@@ -189,11 +218,15 @@ where
                 Known::Finished(seq) => return recorded(ctx, &step, seq, input_digest).await,
                 Known::Failed(error) => return Err(error),
                 Known::InDoubt => resolved(ctx, &step).await?,
-                Known::Run { attempt } => {
+                Known::Run { attempt, wait } => {
+                    crate::wait::back_off(ctx, &step, wait).await?;
                     refuse_if_code_changed(ctx, &step)?;
                     match write(&running, attempt, key, &work).await? {
-                        Some(value) => return Ok(value),
-                        None => doubt(ctx, &step, key, "its outcome did not come back").await?,
+                        Wrote::Done(value) => return Ok(value),
+                        Wrote::Failed(error) => {
+                            try_again(ctx, &step, &retry, attempt, error).await?;
+                        }
+                        Wrote::Unknown => doubt(ctx, &step, key, NO_OUTCOME).await?,
                     }
                 }
                 Known::Interrupted { attempt, epoch } => {
@@ -217,8 +250,12 @@ where
                         Ok(Reconciled::NotDone) => {
                             settle(ctx, &step, epoch, key, Resolution::Retry, Vec::new()).await?;
                             match write(&running, attempt + 1, key, &work).await? {
-                                Some(value) => return Ok(value),
-                                None => "its outcome did not come back".to_owned(),
+                                Wrote::Done(value) => return Ok(value),
+                                Wrote::Failed(error) => {
+                                    try_again(ctx, &step, &retry, attempt + 1, error).await?;
+                                    continue;
+                                }
+                                Wrote::Unknown => NO_OUTCOME.to_owned(),
                             }
                         }
                         Ok(Reconciled::Unknown) => "it was interrupted".to_owned(),
@@ -231,11 +268,23 @@ where
     }
 }
 
-fn know(ctx: &Ctx, step: &StepId, input_digest: Option<Digest>) -> Result<Known, TaskError> {
+/// Why a write is in doubt that was not interrupted.
+const NO_OUTCOME: &str = "its outcome did not come back";
+
+fn know(
+    ctx: &Ctx,
+    step: &StepId,
+    input_digest: Option<Digest>,
+    retry: &Retry,
+) -> Result<Known, TaskError> {
+    let now = ctx.0.journal.env.now();
     ctx.0
         .journal
         .with_state(|state| match state.steps.get(step) {
-            None => Ok(Known::Run { attempt: 1 }),
+            None => Ok(Known::Run {
+                attempt: 1,
+                wait: Duration::ZERO,
+            }),
             Some(StepState::Finished { seq, .. }) => Ok(Known::Finished(*seq)),
             Some(StepState::Answered { .. }) => {
                 let message = format!("`{step}` was a wait when this run began; it is a step now");
@@ -246,17 +295,25 @@ fn know(ctx: &Ctx, step: &StepId, input_digest: Option<Digest>) -> Result<Known,
             Some(StepState::Open(open)) => {
                 check_input(step, open.input_digest, input_digest)?;
                 Ok(match &open.doing {
+                    Doing::Failed(cause) if cause.retryable && open.attempt < retry.limit() => {
+                        Known::Run {
+                            attempt: open.attempt + 1,
+                            wait: Duration::ZERO,
+                        }
+                    }
                     Doing::Failed(cause) => Known::Failed(TaskError::from_cause(cause)),
                     Doing::InDoubt => Known::InDoubt,
                     Doing::Running => Known::Interrupted {
                         attempt: open.attempt,
                         epoch: open.epoch,
                     },
-                    Doing::Retrying { .. } => Known::Run {
+                    Doing::Retrying { delay_ms, since } => Known::Run {
                         attempt: open.attempt + 1,
+                        wait: retry_wait(*since, *delay_ms, now),
                     },
                     Doing::Skipped | Doing::Waiting(_) => Known::Run {
                         attempt: open.attempt,
+                        wait: Duration::ZERO,
                     },
                 })
             }
@@ -315,13 +372,30 @@ fn refuse_if_code_changed(ctx: &Ctx, step: &StepId) -> Result<(), TaskError> {
     }
 }
 
-/// Announces and runs the write. `None` when nobody knows whether it happened.
+/// Records that a failed write will be tried again, or gives its failure.
+async fn try_again(
+    ctx: &Ctx,
+    step: &StepId,
+    retry: &Retry,
+    attempt: u32,
+    error: TaskError,
+) -> Result<(), TaskError> {
+    if !error.is_retryable() || attempt >= retry.limit() {
+        return Err(error);
+    }
+    let retrying = retry.next(step, attempt, &ctx.0.journal);
+    ctx.0.record(retrying.into(), Vec::new()).await?;
+    ctx.0.forget_inside(step);
+    Ok(())
+}
+
+/// Announces and runs the write.
 async fn write<F, Fut, T, E>(
     running: &Running<'_>,
     attempt: u32,
     key: Digest,
     work: &F,
-) -> Result<Option<T>, TaskError>
+) -> Result<Wrote<T>, TaskError>
 where
     F: Fn(Digest) -> Fut,
     Fut: Future<Output = Result<T, E>>,
@@ -345,28 +419,38 @@ where
     match outcome {
         Ok(value) => {
             // The write happened: a result that cannot be recorded is a failure, not a repetition.
-            let (json, payload, blobs) = match running.written(&value) {
-                Ok(written) => written,
-                Err(error) => return running.fail(attempt, error, None).await?.map(Some),
-            };
-            match json.decode() {
-                Ok(value) => {
+            let written = running.written(&value).and_then(|(json, payload, blobs)| {
+                let value = json
+                    .decode()
+                    .map_err(|error| TaskError::from(error).permanent())?;
+                Ok((value, payload, blobs))
+            });
+            match written {
+                Ok((value, payload, blobs)) => {
                     let finished = running.finish(attempt, payload, blobs, None).await?;
-                    finished.map(|()| Some(value))
+                    Ok(match finished {
+                        Ok(()) => Wrote::Done(value),
+                        Err(error) => Wrote::Failed(error),
+                    })
                 }
-                Err(error) => {
-                    let error = TaskError::from(error).permanent();
-                    running.fail(attempt, error, None).await?.map(Some)
-                }
+                Err(error) => failed(running, attempt, error).await,
             }
         }
         // The run has ended; what became of the write is not known, and nothing claims that it is.
         Err(error) if error.is_cancelled() => Err(error),
-        Err(error) if is_doubtful(&error) => Ok(None),
-        Err(error) => running
-            .fail(attempt, error.permanent(), None)
-            .await?
-            .map(Some),
+        Err(error) if is_doubtful(&error) => Ok(Wrote::Unknown),
+        Err(error) => failed(running, attempt, error).await,
+    }
+}
+
+async fn failed<T>(
+    running: &Running<'_>,
+    attempt: u32,
+    error: TaskError,
+) -> Result<Wrote<T>, TaskError> {
+    match running.fail::<T>(attempt, error, None).await? {
+        Ok(value) => Ok(Wrote::Done(value)),
+        Err(error) => Ok(Wrote::Failed(error)),
     }
 }
 

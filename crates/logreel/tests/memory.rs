@@ -91,6 +91,7 @@ async fn write(folder: &Path) {
         started: started(),
         blobs: Vec::new(),
         owner: Some(owner),
+        then: Vec::new(),
     };
     let run = new.run;
     let mut head = store.create(new).await.unwrap().entry().row.head;

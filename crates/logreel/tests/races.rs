@@ -172,12 +172,14 @@ async fn family(store: &dyn RunStore) -> [RunId; 3] {
             session: None,
             spec: Payload::null(),
             spec_digest: Digest::of(b"family"),
+            spec_file: None,
         };
         let new = NewRun {
             run: runs[generation],
             started,
             blobs: Vec::new(),
             owner: Some(owner.id),
+            then: Vec::new(),
         };
         let entry = store.create(new).await.unwrap().entry().clone();
         let Some(child) = runs.get(generation + 1) else {

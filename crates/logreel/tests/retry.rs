@@ -348,7 +348,7 @@ async fn answers_are_shared_and_open_waits_begin_again() {
         let waits = |entry: &Entry| entry.row.facts.waits.len() == 1 && entry.driver.is_none();
         let run = task.start(&()).await.unwrap();
         until_entry(&engine, run.id(), waits).await;
-        engine.answer(&run.id(), None, true, None).await.unwrap();
+        engine.answer(&run.id(), Answer::approve()).await.unwrap();
         until_entry(&engine, run.id(), |entry| {
             waits(entry) && entry.row.facts.waits_started == 2
         })
@@ -357,10 +357,7 @@ async fn answers_are_shared_and_open_waits_begin_again() {
         let retried = engine.retry(&run.id()).await.unwrap();
         let entry = until_entry(&engine, retried.id(), waits).await;
         assert_eq!(entry.row.facts.waits[0].wait.wait, WaitId(3));
-        engine
-            .answer(&retried.id(), None, false, None)
-            .await
-            .unwrap();
+        engine.answer(&retried.id(), Answer::deny()).await.unwrap();
         let ended = retried.typed::<(bool, bool)>().wait().await.unwrap();
         assert_eq!(ended, Outcome::Completed((true, false)));
         world.reopened(retried.id()).await;

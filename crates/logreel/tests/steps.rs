@@ -560,21 +560,20 @@ async fn an_approval_is_answered_once_from_any_process() {
         .await;
         let wait = entry.row.facts.waits[0].wait.wait;
         let outside = world.engine().await;
-        let by = Some("ada".to_owned());
         let nobody = outside
-            .answer(&run.id(), Some("w9".parse().unwrap()), true, None)
+            .answer(&run.id(), Answer::approve().to("w9".parse().unwrap()))
             .await;
         assert_eq!(nobody.unwrap_err().kind(), ErrorKind::NotFound);
         outside
-            .answer(&run.id(), Some(wait), true, by.clone())
+            .answer(&run.id(), Answer::approve().to(wait).by("ada"))
             .await
             .unwrap();
         outside
-            .answer(&run.id(), Some(wait), true, by)
+            .answer(&run.id(), Answer::approve().to(wait).by("ada"))
             .await
             .expect("the same receipt");
         let other = outside
-            .answer(&run.id(), Some(wait), false, None)
+            .answer(&run.id(), Answer::deny().to(wait))
             .await
             .unwrap_err();
         assert!(
@@ -614,7 +613,7 @@ async fn answer_too_late(engine: &TestEngine) {
     // Nobody drives it when its deadline passes: the answer records the timeout.
     engine.env().sleep(hours(25)).await;
     let next = engine.another().await.unwrap();
-    let late = next.answer(&run.id(), None, true, None).await.unwrap_err();
+    let late = next.answer(&run.id(), Answer::approve()).await.unwrap_err();
     assert!(late.to_string().contains("deadline"), "{late}");
     let task: Task<(), bool> = next.task("asks", |ctx: Ctx, (): ()| async move {
         Ok(ctx
@@ -841,7 +840,7 @@ async fn a_step_whose_future_is_dropped_is_not_running_and_runs_again_when_asked
         before,
         "it waits; nobody drives it in circles"
     );
-    engine.answer(&run.id(), None, true, None).await.unwrap();
+    engine.answer(&run.id(), Answer::approve()).await.unwrap();
     assert_eq!(run.wait().await.unwrap(), Outcome::Completed(true));
     assert!(calls.load(Ordering::SeqCst) <= 2);
 }

@@ -313,6 +313,7 @@ pub async fn a_payload_over_the_ceiling_is_refused_by_name(harness: &dyn Harness
         },
         blobs: vec![],
         owner: None,
+        then: Vec::new(),
     };
     let (run, error) = (
         new.run,

@@ -255,6 +255,7 @@ pub async fn of_creates_racing_for_one_name_one_is_new(harness: &dyn Harness) {
                 started: started.clone(),
                 blobs: vec![],
                 owner: None,
+                then: Vec::new(),
             };
             tasks.spawn(async move { store.create(new).await });
         }

@@ -24,6 +24,7 @@ async fn try_create(
             started,
             blobs: vec![],
             owner: None,
+            then: Vec::new(),
         })
         .await
 }
@@ -84,6 +85,7 @@ pub async fn create_stores_the_blobs_of_event_1(harness: &dyn Harness) {
         started,
         blobs: vec![blob.clone()],
         owner: None,
+        then: Vec::new(),
     };
     world.store.create(new).await.expect("a run is created");
     let bytes = world

@@ -314,6 +314,7 @@ pub async fn a_run_that_is_forked_from_cannot_be_deleted(harness: &dyn Harness) 
         started,
         blobs,
         owner: Some(owner),
+        then: Vec::new(),
     };
     let created = world.store.create(new).await.expect("a run is created");
     let mut parent = world.pen(created.entry());
@@ -407,6 +408,7 @@ pub async fn a_fork_with_the_same_id_attaches_or_conflicts(harness: &dyn Harness
     let no_fork = NewRun {
         run: new.run,
         started: task("task"),
+        then: Vec::new(),
         blobs: Vec::new(),
         owner: None,
     };

@@ -373,6 +373,7 @@ pub async fn a_childs_end_makes_its_waiting_parent_ready(harness: &dyn Harness) 
             started,
             blobs: vec![],
             owner: None,
+            then: Vec::new(),
         };
         world.store.create(new).await.expect("a child is created");
         let waits = WaitStarted {

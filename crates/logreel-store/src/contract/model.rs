@@ -348,6 +348,7 @@ impl Story {
             started,
             blobs: blobs.into_iter().collect(),
             owner,
+            then: Vec::new(),
         };
         let mut answers = Vec::new();
         for store in pair.stores() {

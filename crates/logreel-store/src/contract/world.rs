@@ -274,6 +274,7 @@ impl<'h> World<'h> {
             started,
             blobs: Vec::new(),
             owner,
+            then: Vec::new(),
         };
         match self.store.create(new).await.expect("a run is created") {
             Created::New(entry) => entry,

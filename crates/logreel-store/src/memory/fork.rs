@@ -65,6 +65,7 @@ impl MemoryStore {
             receipts: HashMap::new(),
             epoch,
             lease,
+            lapsed: Vec::new(),
         };
         state.runs.insert(state.last_place, forked);
         state.keep_blobs(new.run, new.blobs.clone(), &[]);

@@ -24,6 +24,7 @@ pub(super) struct Work {
     pub run: RunId,
     pub started: RunStarted,
     pub prepared: Prepared,
+    pub then: Vec<Prepared>,
     pub key: RunKey,
     pub blobs: Vec<Blob>,
     pub owner: Option<OwnerId>,
@@ -36,12 +37,14 @@ pub(super) fn create(tx: &mut Tx<'_>, work: Work) -> Result<Created, Halt<Create
     }
     check(tx, &work)?;
     let epoch = first_epoch(work.owner);
-    let (tip, sealed) =
+    let (mut tip, first) =
         Tip::start(work.run, work.key, work.prepared, epoch, now).map_err(Error::from)?;
+    let mut sealed = vec![first];
+    sealed.extend(tip.extend(work.then, epoch, now).map_err(Error::from)?);
     let (run, started) = (work.run, work.started);
     let placed = Placed {
         tip,
-        sealed: &[sealed],
+        sealed: &sealed,
         blobs: &work.blobs,
         owner: work.owner,
         now,
@@ -193,7 +196,8 @@ fn difference(
     let mut rows = statement.query([stored.id])?;
     let first = match rows.next()? {
         Some(row) => rows::stored(row)?.decode().ok(),
-        None => None,
+        // A fork: event 1 is another run's.
+        None => return Ok(Some("parent")),
     };
     let facts = &stored.row.facts;
     let (spec, session, input) = match first.map(|event| event.body) {

@@ -91,6 +91,11 @@ impl Owners {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Where the locks are, and what else owners leave beside the store.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Whether the owner is a process of this host.
     pub fn is_here(&self, owner: &Owner) -> bool {
         owner.host == self.host

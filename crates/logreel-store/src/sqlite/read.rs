@@ -1,7 +1,7 @@
 //! Reading one run: its log in pages, its row, its key, its blobs.
 
 use logreel_core::codec::Stored;
-use logreel_core::{Digest, RunId, RunKey, Seq};
+use logreel_core::{Digest, Event, Record, RunId, RunKey, Seq};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::failure::Halt;
@@ -12,13 +12,37 @@ use crate::{Error, EventPage};
 /// A page ends after this many bytes of bodies, so that reading a long log needs little memory.
 pub(super) const PAGE_BYTES: usize = 1 << 20;
 
-/// `take` makes an item of an event where it lies.
-pub(super) fn page<T>(
+/// What a page holds: events as stored, or decoded where they lie.
+pub(super) trait Item: Sized {
+    fn of_stored(stored: Stored<'_>, row: &rusqlite::Row<'_>) -> Result<Self, Halt>;
+    fn of_record(record: Record) -> Result<Self, Halt>;
+}
+
+impl Item for Record {
+    fn of_stored(stored: Stored<'_>, row: &rusqlite::Row<'_>) -> Result<Self, Halt> {
+        rows::to_record(stored, row)
+    }
+
+    fn of_record(record: Record) -> Result<Self, Halt> {
+        Ok(record)
+    }
+}
+
+impl Item for Event {
+    fn of_stored(stored: Stored<'_>, _: &rusqlite::Row<'_>) -> Result<Self, Halt> {
+        rows::to_event(stored)
+    }
+
+    fn of_record(record: Record) -> Result<Self, Halt> {
+        Ok(record.decode().map_err(Error::from)?)
+    }
+}
+
+pub(super) fn page<T: Item>(
     conn: &Connection,
     run: &RunId,
     from: Seq,
     limit: usize,
-    take: impl Fn(Stored<'_>, &rusqlite::Row<'_>) -> Result<T, Halt>,
 ) -> Result<EventPage<T>, Halt> {
     let from = from.max(Seq::FIRST);
     let limit = limit.max(1);
@@ -41,9 +65,13 @@ pub(super) fn page<T>(
             break;
         }
         let stored = rows::stored(row)?;
+        if items.is_empty() && stored.seq > from {
+            // What comes before is another run's. The open statement keeps it one moment.
+            return fork::page(conn, run, from, limit)?.try_map(T::of_record);
+        }
         next = stored.seq.next();
         bytes += stored.body.map_or(0, str::len);
-        items.push(take(stored, row)?);
+        items.push(T::of_stored(stored, row)?);
     }
     if items.is_empty() && rows::id_of(conn, run)?.is_none() {
         return Err(Error::NotFound(*run).into());

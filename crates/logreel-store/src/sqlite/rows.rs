@@ -2,12 +2,12 @@
 
 use logreel_core::chain::Sealed;
 use logreel_core::codec::{self, StoredBody};
-use logreel_core::event::{Body, Relation, WaitKind};
+use logreel_core::event::{Body, Relation};
 use logreel_core::fold::Illegal;
 use logreel_core::meaning::ResultSet;
 use logreel_core::row::Facts;
 use logreel_core::{
-    Blob, Digest, Epoch, Event, FOLD_VERSION, FORMAT, Head, Record, Row, RunId, RunKey, Seq,
+    Blob, Digest, Epoch, Event, FOLD_VERSION, FORMAT, Head, Ready, Record, Row, RunId, RunKey, Seq,
     Status, Timestamp,
 };
 use rusqlite::{Connection, OptionalExtension, params};
@@ -285,11 +285,16 @@ pub(super) const RECORD: &str =
 
 /// An event, decoded where it lies, from the columns [`RECORD`].
 pub(super) fn event(from: &rusqlite::Row<'_>) -> Result<Event, Halt> {
-    to_event(stored(from)?, from)
+    to_event(stored(from)?)
 }
 
-pub(super) fn to_event(stored: codec::Stored<'_>, _: &rusqlite::Row<'_>) -> Result<Event, Halt> {
+pub(super) fn to_event(stored: codec::Stored<'_>) -> Result<Event, Halt> {
     Ok(stored.decode().map_err(Error::from)?)
+}
+
+/// A copy of an event as stored, from the columns [`RECORD`].
+pub(super) fn record(from: &rusqlite::Row<'_>) -> Result<Record, Halt> {
+    to_record(stored(from)?, from)
 }
 
 /// A copy of an event as stored.
@@ -310,6 +315,7 @@ pub(super) fn to_record(
             None => StoredBody::Erased(digest(from.get_ref(8)?)?),
         },
         digest: stored.digest,
+        origin: None,
     })
 }
 
@@ -330,7 +336,6 @@ pub(super) fn stored<'a>(from: &'a rusqlite::Row<'_>) -> Result<codec::Stored<'a
         kind: text(6)?.ok_or_else(|| damaged("an event without a kind"))?,
         body: text(7)?,
         digest: digest(from.get_ref(9)?)?,
-        origin: None,
     })
 }
 

@@ -13,8 +13,8 @@ use super::{append, command, create, delete, fork, lease, list, read, rows};
 use crate::tip::prepare;
 use crate::{
     Append, AppendError, Appended, ClaimOutcome, Claimable, Commanded, CreateError, Created,
-    Cursor, Doorbell, Entry, Error, EventPage, Filter, ForkError, NewFork, NewRun, Owner, OwnerId,
-    RunPage, RunStore, SessionInfo, Stats,
+    Cursor, Doorbell, Entry, Error, EventPage, Filter, ForkError, Lapsed, NewFork, NewRun, Owner,
+    OwnerId, RunPage, RunStore, SessionInfo, Stats,
 };
 
 #[async_trait]
@@ -23,18 +23,21 @@ impl RunStore for SqliteStore {
         let NewRun {
             run,
             started,
+            then,
             blobs,
             owner,
         } = new;
         let drafts = vec![Draft::new(started.clone())];
         let prepared = prepare(drafts, &blobs, self.shared().payload_bytes_max)?.pop();
         let prepared = prepared.ok_or_else(|| Error::Bug("event 1 got lost".to_owned()))?;
+        let then = prepare(then, &[], self.shared().payload_bytes_max)?;
         let mut key = RunKey([0; 32]);
         self.shared().env.random(&mut key.0);
         let work = create::Work {
             run,
             started,
             prepared,
+            then,
             key,
             blobs,
             owner,
@@ -92,7 +95,7 @@ impl RunStore for SqliteStore {
     }
 
     async fn read(&self, run: &RunId, from: Seq, limit: usize) -> Result<EventPage, Error> {
-        self.reading(|conn| read::page(conn, run, from, limit, rows::to_record))
+        self.reading(|conn| read::page(conn, run, from, limit))
     }
 
     async fn events(
@@ -101,7 +104,7 @@ impl RunStore for SqliteStore {
         from: Seq,
         limit: usize,
     ) -> Result<EventPage<Event>, Error> {
-        self.reading(|conn| read::page(conn, run, from, limit, rows::to_event))
+        self.reading(|conn| read::page(conn, run, from, limit))
     }
 
     async fn entry(&self, run: &RunId) -> Result<Entry, Error> {

@@ -129,6 +129,11 @@ impl Workflow {
         self.0.checked.children.get(&index)
     }
 
+    /// The workflows that its steps start.
+    pub fn children(&self) -> impl Iterator<Item = &Workflow> {
+        self.0.checked.children.values()
+    }
+
     /// What the input must fit.
     pub fn input_schema(&self) -> Option<&Schema> {
         self.0.checked.input_schema.as_ref()

@@ -38,12 +38,7 @@ const TAIL_BYTES: usize = 4096;
 const LINE_BYTES: usize = 8192;
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Where a line came from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stream {
-    Stdout,
-    Stderr,
-}
+pub(crate) use crate::live::Stream;
 
 /// Is told every line while the command runs. For live views only: it must be quick.
 pub(crate) type OnLine = Box<dyn Fn(Stream, &str) + Send + Sync>;

@@ -31,7 +31,7 @@ impl World {
         }
     }
 
-    fn sqlite() -> Self {
+    pub fn sqlite() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("runs.db");
         Self {

@@ -1,0 +1,503 @@
+//! A portable checkpoint: what a run has finished, without its history, to be gone on with in another
+//! store (SEMANTICS 34).
+//!
+//! It carries the run's id, so that the keys of its effects stay what they were. Writes that were
+//! open come along with their keys and are in doubt there.
+
+use std::collections::BTreeMap;
+
+use logreel_core::decide::plain_wait;
+use logreel_core::event::{
+    Effect, Phase, PhaseEntered, Provenance, Resolution, RunKind, RunStarted, StatePatched,
+    StepFinished, StepInDoubt, StepSkipped, StepStarted, WaitEnded, WaitKind, WaitStarted,
+};
+use logreel_core::state::Doing;
+use logreel_core::{
+    Blob, Body, Digest, Draft, Epoch, Json, Payload, RunId, RunState, Seq, StepId, StepState,
+    WaitId,
+};
+use logreel_store::{Created, NewRun};
+use serde::{Deserialize, Serialize};
+
+use crate::engine::{Engine, Inner};
+use crate::handle::RunHandle;
+use crate::{Error, value};
+
+/// The version this build writes. It reads this one and every older one.
+const SCHEMA_VERSION: u32 = 1;
+
+/// A run's finished work.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// Always `checkpoint`.
+    #[serde(rename = "type")]
+    marker: Marker,
+    /// Missing reads as 0.
+    #[serde(default)]
+    schema_version: u32,
+    run: RunId,
+    kind: RunKind,
+    agent: String,
+    spec: Json,
+    spec_digest: Digest,
+    input: Json,
+    #[serde(default)]
+    dir: Option<String>,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+    /// The patched document.
+    #[serde(default)]
+    state: serde_json::Value,
+    steps: Vec<Done>,
+    #[serde(default)]
+    skipped: Vec<Skipped>,
+    #[serde(default)]
+    answers: Vec<Answered>,
+    open_writes: Vec<OpenWrite>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Marker {
+    Checkpoint,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Done {
+    step: StepId,
+    attempt: u32,
+    effect: Effect,
+    input_digest: Option<Digest>,
+    output: Json,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Skipped {
+    step: StepId,
+    reason: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Answered {
+    step: StepId,
+    kind: WaitKind,
+    prompt: Option<String>,
+    name: Option<String>,
+    ended: WaitEnded,
+    /// The answer's value, whole.
+    value: Json,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct OpenWrite {
+    step: StepId,
+    attempt: u32,
+    key: Option<Digest>,
+    input_digest: Option<Digest>,
+}
+
+/// Why a checkpoint was not read.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// A newer build wrote it.
+    #[error(
+        "the checkpoint has schema_version {found}, this build reads up to {known}; use a newer \
+         logreel"
+    )]
+    Newer {
+        /// The version in it.
+        found: u64,
+        /// The newest this build reads.
+        known: u32,
+    },
+    /// It is damaged, or something else.
+    #[error("this is not a checkpoint: {0}")]
+    Unreadable(#[from] serde_json::Error),
+}
+
+impl Checkpoint {
+    /// Reads one. A newer version is refused by name before anything else is looked at.
+    pub fn read(text: &str) -> Result<Self, CheckpointError> {
+        #[derive(Deserialize)]
+        struct Version {
+            #[serde(default)]
+            schema_version: u64,
+        }
+        let version: Version = serde_json::from_str(text)?;
+        if version.schema_version > u64::from(SCHEMA_VERSION) {
+            return Err(CheckpointError::Newer {
+                found: version.schema_version,
+                known: SCHEMA_VERSION,
+            });
+        }
+        Ok(serde_json::from_str(text)?)
+    }
+
+    /// Its JSON text.
+    pub fn write(&self) -> Result<String, serde_json::Error> {
+        serde_json::to_string(self)
+    }
+
+    /// The run it is of.
+    pub fn run(&self) -> RunId {
+        self.run
+    }
+}
+
+impl Engine {
+    /// What a run that has not ended has finished so far. Refused while it has live children, whose
+    /// work a checkpoint cannot carry.
+    pub async fn checkpoint(&self, run: &RunId) -> Result<Checkpoint, Error> {
+        self.0.checkpoint(run).await
+    }
+
+    /// Makes a run from a checkpoint. It is paused: whoever knows that it no longer goes on elsewhere
+    /// resumes it. A run of that id that is here already is a conflict.
+    pub async fn restore(&self, checkpoint: &Checkpoint) -> Result<RunHandle<Json>, Error> {
+        self.0.check_open()?;
+        let new = begin(checkpoint, self.0.durability)?;
+        match self.0.create(new).await? {
+            Created::New(_) => Ok(self.run(checkpoint.run)),
+            Created::Attached(_) => Err(Error::AlreadyHere(checkpoint.run)),
+        }
+    }
+}
+
+impl Inner {
+    async fn checkpoint(&self, run: &RunId) -> Result<Checkpoint, Error> {
+        let (state, ends) = self.folded(run).await?;
+        let facts = &state.row.facts;
+        if state.row.status().is_terminal() {
+            let status = state.row.status();
+            return Err(Error::Ended { run: *run, status });
+        }
+        if let Some(child) = state.children.keys().min() {
+            return Err(Error::HasChildren {
+                run: *run,
+                child: *child,
+            });
+        }
+        let mut checkpoint = Checkpoint {
+            marker: Marker::Checkpoint,
+            schema_version: SCHEMA_VERSION,
+            run: *run,
+            kind: facts.kind,
+            agent: facts.agent.to_string(),
+            spec: value::resolve(&*self.store, &state.spec).await?,
+            spec_digest: facts.spec_digest,
+            input: value::resolve(&*self.store, &facts.input).await?,
+            dir: facts.dir.clone(),
+            labels: facts.labels.clone(),
+            state: facts.document.clone(),
+            steps: Vec::new(),
+            skipped: Vec::new(),
+            answers: Vec::new(),
+            open_writes: open_writes(&state),
+        };
+        for end in ends {
+            self.add(&mut checkpoint, &state, end).await?;
+        }
+        Ok(checkpoint)
+    }
+
+    /// The run's state, and the events that may hold the end of a step.
+    async fn folded(&self, run: &RunId) -> Result<(RunState, Vec<(Seq, Ending)>), Error> {
+        let mut state: Option<RunState> = None;
+        let mut ends = Vec::new();
+        let mut waits: BTreeMap<WaitId, WaitStarted> = BTreeMap::new();
+        let mut from = Seq::FIRST;
+        loop {
+            let page = self.store.read(run, from, 1000).await?;
+            for record in &page.items {
+                let event = record.decode().map_err(logreel_store::Error::from)?;
+                match &mut state {
+                    None => {
+                        let first = RunState::begin(*run, &event);
+                        state = Some(first.map_err(logreel_store::Error::from)?);
+                    }
+                    Some(state) => state.apply(&event).map_err(logreel_store::Error::from)?,
+                }
+                match event.body {
+                    Body::StepFinished(finished) => {
+                        ends.push((event.seq, Ending::Finished(finished)));
+                    }
+                    Body::StepResolved(resolved) => {
+                        if let Resolution::Returned(output) = resolved.resolution {
+                            ends.push((event.seq, Ending::Resolved(resolved.step, output)));
+                        }
+                    }
+                    Body::StepSkipped(skipped) => {
+                        ends.push((event.seq, Ending::Skipped(skipped)));
+                    }
+                    Body::WaitStarted(wait) => {
+                        waits.insert(wait.wait, wait);
+                    }
+                    Body::WaitEnded(ended) => {
+                        if let Some(wait) = waits.remove(&ended.wait) {
+                            ends.push((event.seq, Ending::Answered(wait, ended)));
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            from = page.next;
+            if !page.has_more {
+                break;
+            }
+        }
+        let missing = || logreel_store::Error::corrupt(format!("{run} has no events"));
+        Ok((state.ok_or_else(missing)?, ends))
+    }
+
+    /// Adds an end that still stands.
+    async fn add(
+        &self,
+        checkpoint: &mut Checkpoint,
+        state: &RunState,
+        (at, ending): (Seq, Ending),
+    ) -> Result<(), Error> {
+        let attempt = |step: &StepId| match state.steps.get(step) {
+            Some(StepState::Finished { seq, attempt }) if *seq == at => Some(*attempt),
+            Some(StepState::Answered { seq }) if *seq == at => Some(1),
+            _ => None,
+        };
+        match ending {
+            Ending::Finished(finished) => {
+                let Some(attempt) = attempt(&finished.step) else {
+                    return Ok(());
+                };
+                checkpoint.steps.push(Done {
+                    attempt,
+                    effect: finished.effect,
+                    input_digest: finished.input_digest,
+                    output: value::resolve(&*self.store, &finished.output).await?,
+                    step: finished.step,
+                });
+            }
+            Ending::Resolved(step, output) => {
+                let Some(attempt) = attempt(&step) else {
+                    return Ok(());
+                };
+                checkpoint.steps.push(Done {
+                    attempt,
+                    effect: Effect::Write,
+                    input_digest: None,
+                    output: value::resolve(&*self.store, &output).await?,
+                    step,
+                });
+            }
+            Ending::Skipped(skipped) => {
+                let open = state.open_step(&skipped.step);
+                if open.is_some_and(|open| open.doing == Doing::Skipped) {
+                    checkpoint.skipped.push(Skipped {
+                        step: skipped.step,
+                        reason: skipped.reason,
+                    });
+                }
+            }
+            Ending::Answered(wait, ended) => {
+                let Some(step) = wait.step.filter(|step| attempt(step).is_some()) else {
+                    return Ok(());
+                };
+                checkpoint.answers.push(Answered {
+                    step,
+                    kind: wait.kind,
+                    prompt: wait.prompt,
+                    name: wait.name,
+                    value: value::resolve(&*self.store, &ended.value).await?,
+                    ended: WaitEnded {
+                        value: Payload::null(),
+                        ..ended
+                    },
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An event that may hold the end of a step.
+enum Ending {
+    Finished(StepFinished),
+    Resolved(StepId, Payload),
+    Skipped(StepSkipped),
+    Answered(WaitStarted, WaitEnded),
+}
+
+/// Writes that were announced and have no outcome, and those in doubt already.
+fn open_writes(state: &RunState) -> Vec<OpenWrite> {
+    let mut writes: Vec<OpenWrite> = state
+        .steps
+        .iter()
+        .filter_map(|(step, state)| match state {
+            StepState::Open(open)
+                if open.effect == Effect::Write
+                    && matches!(open.doing, Doing::Running | Doing::InDoubt) =>
+            {
+                Some(OpenWrite {
+                    step: step.clone(),
+                    attempt: open.attempt,
+                    key: open.key,
+                    input_digest: open.input_digest,
+                })
+            }
+            _ => None,
+        })
+        .collect();
+    writes.sort_by(|a, b| a.step.cmp(&b.step));
+    writes
+}
+
+/// The run that goes on from a checkpoint, with all of it in its first append.
+fn begin(
+    checkpoint: &Checkpoint,
+    durability: logreel_core::event::Durability,
+) -> Result<NewRun, Error> {
+    let mut blobs = Vec::new();
+    let started = RunStarted {
+        agent: checkpoint.agent.as_str().into(),
+        budget: logreel_core::event::Budget::default(),
+        context: None,
+        dir: checkpoint.dir.clone(),
+        durability,
+        git: None,
+        input: stored(&checkpoint.input, &mut blobs),
+        key: None,
+        kind: checkpoint.kind,
+        labels: checkpoint.labels.clone(),
+        parent: None,
+        provenance: Provenance {
+            logreel: Some(env!("CARGO_PKG_VERSION").to_owned()),
+            ..Provenance::default()
+        },
+        session: None,
+        spec: stored(&checkpoint.spec, &mut blobs),
+        spec_digest: checkpoint.spec_digest,
+        spec_file: None,
+    };
+    let mut facts = Facts::default();
+    let phase = Phase::Executing;
+    facts.add(PhaseEntered { phase });
+    if !checkpoint.state.is_null() {
+        let patch = serde_json::json!([{"op": "replace", "path": "", "value": checkpoint.state}]);
+        let patch =
+            serde_json::from_value(patch).map_err(|error| Error::value("the state", error))?;
+        facts.add(StatePatched { patch });
+    }
+    for done in &checkpoint.steps {
+        facts.finished(done, stored(&done.output, &mut blobs));
+    }
+    for skipped in &checkpoint.skipped {
+        facts.add(StepSkipped {
+            reason: skipped.reason.clone(),
+            step: skipped.step.clone(),
+        });
+    }
+    for answered in &checkpoint.answers {
+        facts.answered(answered, stored(&answered.value, &mut blobs));
+    }
+    for write in &checkpoint.open_writes {
+        facts.in_doubt(write);
+    }
+    facts.paused();
+    Ok(NewRun {
+        run: checkpoint.run,
+        started,
+        then: facts.drafts,
+        blobs,
+        owner: None,
+    })
+}
+
+fn stored(json: &Json, blobs: &mut Vec<Blob>) -> Payload {
+    let (payload, blob) = Payload::of(json.clone());
+    blobs.extend(blob);
+    payload
+}
+
+/// The facts that follow event 1, with waits numbered.
+#[derive(Default)]
+struct Facts {
+    drafts: Vec<Draft>,
+    waits: u32,
+}
+
+impl Facts {
+    fn add(&mut self, body: impl Into<Body>) {
+        self.drafts.push(Draft::new(body.into()));
+    }
+
+    fn wait(&mut self, wait: WaitStarted) -> WaitId {
+        self.waits += 1;
+        let id = WaitId(self.waits);
+        self.add(WaitStarted { wait: id, ..wait });
+        id
+    }
+
+    fn announced(&mut self, write: &OpenWrite) {
+        self.add(StepStarted {
+            attempt: write.attempt,
+            effect: Effect::Write,
+            input_digest: write.input_digest,
+            key: write.key,
+            step: write.step.clone(),
+        });
+    }
+
+    /// A step is always announced here: a write must be, and nobody knows when the others began.
+    fn finished(&mut self, done: &Done, output: Payload) {
+        self.add(StepStarted {
+            attempt: done.attempt,
+            effect: done.effect,
+            input_digest: done.input_digest,
+            key: None,
+            step: done.step.clone(),
+        });
+        self.add(StepFinished {
+            attempt: done.attempt,
+            effect: done.effect,
+            input_digest: done.input_digest,
+            output,
+            started_at: None,
+            step: done.step.clone(),
+        });
+    }
+
+    fn answered(&mut self, answered: &Answered, value: Payload) {
+        let wait = self.wait(WaitStarted {
+            prompt: answered.prompt.clone(),
+            name: answered.name.clone(),
+            step: Some(answered.step.clone()),
+            ..plain_wait(answered.kind, WaitId(0))
+        });
+        self.add(WaitEnded {
+            value,
+            wait,
+            step: Some(answered.step.clone()),
+            ..answered.ended.clone()
+        });
+    }
+
+    fn in_doubt(&mut self, write: &OpenWrite) {
+        self.announced(write);
+        let reason = "it was open when the checkpoint was made";
+        self.add(StepInDoubt {
+            epoch: Epoch::NONE,
+            key: write.key,
+            reason: reason.to_owned(),
+            step: write.step.clone(),
+        });
+        self.wait(WaitStarted {
+            prompt: Some(format!("did `{}` happen? {reason}", write.step)),
+            step: Some(write.step.clone()),
+            ..plain_wait(WaitKind::InDoubt, WaitId(0))
+        });
+    }
+
+    fn paused(&mut self) {
+        self.wait(WaitStarted {
+            name: Some("restored from a checkpoint".to_owned()),
+            ..plain_wait(WaitKind::Paused, WaitId(0))
+        });
+    }
+}

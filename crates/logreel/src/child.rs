@@ -1,0 +1,415 @@
+//! Child runs: announced in the parent's log before they exist, awaited without holding a lease.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use logreel_core::decide::plain_wait;
+use logreel_core::event::{
+    Budget, ChildFinished, ChildStarted, Effect, OnDeadline, Parent, Provenance, Relation,
+    RunStarted, StepFailed, StepFinished, TerminalStatus, WaitEnded, WaitKind, WaitOutcome,
+    WaitStarted,
+};
+use logreel_core::row::{End, Ended, OpenWait};
+use logreel_core::{
+    Blob, Body, Command, Digest, Json, Payload, RunId, Seq, Status, StepId, Timestamp,
+};
+use logreel_store::{CreateError, Entry, NewRun};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::ctx::{Counted, Ctx};
+use crate::engine::Inner;
+use crate::error::TaskError;
+use crate::journal::NEW_WAIT;
+use crate::program::Program;
+use crate::step::{Known, Retry, know, recorded};
+use crate::task::Task;
+use crate::value;
+
+/// A parent looks at its child at least this often, whatever the doorbell does.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// A run to be started as the work of a step.
+pub(crate) struct Child<'a> {
+    pub(crate) program: &'a Arc<Program>,
+    pub(crate) input: Json,
+    /// What the result is bound to.
+    pub(crate) input_digest: Option<Digest>,
+    pub(crate) retry: Retry,
+    /// How long it may take, from when it was announced.
+    pub(crate) timeout: Option<Duration>,
+    /// Refuses an output, in words.
+    pub(crate) check: &'a (dyn Fn(&serde_json::Value) -> Result<(), String> + Sync),
+}
+
+impl Ctx {
+    /// Runs another task as a child run of this one, and gives its output. A cancel of this run
+    /// cancels the child; while nothing but the child goes on, this run holds no lease.
+    pub async fn child<I, O>(
+        &self,
+        name: impl crate::StepName,
+        task: &Task<I, O>,
+        input: &I,
+    ) -> Result<O, TaskError>
+    where
+        I: Serialize,
+        O: DeserializeOwned,
+    {
+        let step = self.0.ask(name.step_id())?;
+        let input = Json::of(input)?;
+        let child = Child {
+            program: task.program(),
+            input_digest: Some(logreel_core::meaning::digest_of(&input)?),
+            input,
+            retry: Retry::attempts(1),
+            timeout: None,
+            check: &|_| Ok(()),
+        };
+        Ok(run(self, &step, child).await?.decode()?)
+    }
+}
+
+/// Runs a program as a child run, or gives its recorded output. The step was asked for already.
+pub(crate) async fn run(ctx: &Ctx, step: &StepId, child: Child<'_>) -> Result<Json, TaskError> {
+    loop {
+        let (attempt, wait) = match know(ctx, step, child.input_digest, &child.retry)? {
+            Known::Finished(seq) => return recorded(ctx, step, seq, child.input_digest).await,
+            Known::Failed(error) => return Err(error),
+            Known::Run { attempt, wait } => (attempt, wait),
+        };
+        let (id, seq) = match open_child(ctx, step) {
+            Some(open) => open,
+            None => {
+                crate::wait::back_off(ctx, step, wait).await?;
+                announce(ctx, step, &child).await?
+            }
+        };
+        create(ctx, id, seq, &child).await?;
+        let entry = until_ended(ctx, id).await?;
+        record_end(ctx, step, &child, attempt, &entry).await?;
+    }
+}
+
+/// The step's child that has not ended as far as this log knows, and where it was announced.
+fn open_child(ctx: &Ctx, step: &StepId) -> Option<(RunId, Seq)> {
+    ctx.0.journal.with_state(|state| {
+        let mut children = state.children.iter();
+        let found = children.find(|(_, open)| open.step == *step);
+        found.map(|(child, open)| (*child, open.seq))
+    })
+}
+
+/// Records that the child is about to exist and that the step waits for it.
+async fn announce(ctx: &Ctx, step: &StepId, child: &Child<'_>) -> Result<(RunId, Seq), TaskError> {
+    let journal = &ctx.0.journal;
+    if journal.stopped().is_some() {
+        return Err(ctx.0.until_stopped().await);
+    }
+    crate::driver::check_lease(&ctx.0).await;
+    let id = journal.env.run_id();
+    let started = ChildStarted {
+        budget: Budget::default(),
+        child: id,
+        detached: false,
+        step: step.clone(),
+    };
+    let wait = WaitStarted {
+        deadline: child.timeout.map(|after| journal.env.now() + after),
+        on_deadline: child.timeout.map(|_| OnDeadline::Fail),
+        name: Some(id.to_string()),
+        prompt: Some(format!("{} {}", child.program.kind, child.program.name)),
+        step: Some(step.clone()),
+        ..plain_wait(WaitKind::Child, NEW_WAIT)
+    };
+    let commands = vec![Body::from(started).into(), Body::from(wait).into()];
+    match journal.record(commands, Vec::new()).await {
+        Ok(events) => Ok((id, events.first().map_or(Seq::FIRST, |event| event.seq))),
+        Err(error) => Err(ctx.0.refused(error).await),
+    }
+}
+
+/// Creates the child, or finds the one that was created before a crash, and has it driven.
+async fn create(ctx: &Ctx, id: RunId, seq: Seq, child: &Child<'_>) -> Result<(), TaskError> {
+    let (journal, engine) = (&ctx.0.journal, &ctx.0.engine);
+    let (input, input_blob) = Payload::of(child.input.clone());
+    let (spec, spec_blob) = Payload::of(child.program.spec.clone());
+    let started = journal.with_state(|state| RunStarted {
+        agent: Arc::clone(&child.program.name),
+        budget: child.program.budget(),
+        context: None,
+        dir: state.row.facts.dir.clone(),
+        durability: state.row.facts.durability,
+        git: state.row.facts.git.clone(),
+        input,
+        key: None,
+        kind: child.program.kind,
+        labels: BTreeMap::new(),
+        parent: Some(Parent {
+            relation: Relation::Child,
+            run: journal.run,
+            seq,
+        }),
+        provenance: Provenance {
+            logreel: Some(env!("CARGO_PKG_VERSION").to_owned()),
+            ..Provenance::default()
+        },
+        session: None,
+        spec,
+        spec_digest: child.program.spec_digest,
+        spec_file: None,
+    });
+    // A worker's children wait in line like any run, so that they take no slot beyond its limit.
+    let owner = match engine.is_worker() {
+        true => None,
+        false => Some(engine.owner().await?.id()),
+    };
+    let new = NewRun {
+        run: id,
+        started,
+        blobs: input_blob.into_iter().chain(spec_blob).collect(),
+        owner,
+        then: Vec::new(),
+    };
+    match engine.create(new).await {
+        Ok(created) => {
+            engine.adopt::<Json>(created, owner, child.program).await;
+            Ok(())
+        }
+        // The parent was cancelled meanwhile; the driver is about to be told.
+        Err(crate::Error::Create(CreateError::ParentEnded(_))) => Err(ctx.0.until_stopped().await),
+        Err(error) => Err(TaskError::from(error)),
+    }
+}
+
+/// Waits until the child has ended, whoever drives it.
+async fn until_ended(ctx: &Ctx, child: RunId) -> Result<Entry, TaskError> {
+    let (journal, activity) = (&ctx.0.journal, &ctx.0.activity);
+    let deadline = wait_for(ctx, child).and_then(|open| open.wait.deadline);
+    let mut doorbell = journal.store.watch(&child);
+    let _waiting = Counted::new(&activity.waiting);
+    activity.wait_began.notify_one();
+    loop {
+        match journal.store.entry(&child).await {
+            Ok(entry) if entry.row.status().is_terminal() => return Ok(entry),
+            Ok(_) if deadline.is_some_and(|deadline| deadline <= journal.env.now()) => {
+                let reason = Some(TOO_LONG.to_owned());
+                ctx.0.engine.cancel(&child, reason).await?;
+                continue;
+            }
+            Ok(_) => {}
+            Err(error @ logreel_store::Error::Unavailable { .. }) => {
+                tracing::warn!(%child, %error, "a child could not be looked at; trying again");
+            }
+            Err(error) => return Err(TaskError::from(error).permanent()),
+        }
+        let left = deadline.map_or(LOOK_EVERY, |deadline| deadline.since(journal.env.now()));
+        tokio::select! {
+            _ = doorbell.rung() => {}
+            () = journal.env.sleep(left.min(LOOK_EVERY)) => {}
+            stopped = ctx.0.until_stopped() => return Err(stopped),
+        }
+    }
+}
+
+/// Records how the child ended, that the wait is over, and what that makes of the step: one append.
+async fn record_end(
+    ctx: &Ctx,
+    step: &StepId,
+    child: &Child<'_>,
+    attempt: u32,
+    entry: &Entry,
+) -> Result<(), TaskError> {
+    let journal = &ctx.0.journal;
+    let _busy = Counted::new(&ctx.0.activity.busy);
+    let id = entry.row.run;
+    let Some(ended) = &entry.row.facts.ended else {
+        return Err(
+            TaskError::of_kind("bug", format!("{id} has ended and has no end")).permanent(),
+        );
+    };
+    let mut commands: Vec<Command> = vec![finished(step, id, ended).into()];
+    commands.extend(over(ctx, step, id).map(Command::from));
+    let since = entry.row.facts.created_at;
+    let (result, blobs) = result(ctx, step, child, attempt, ended, since).await?;
+    let retries = match &result {
+        Body::StepFailed(failed) => failed.error.retryable && attempt < child.retry.limit(),
+        _ => false,
+    };
+    commands.push(result.into());
+    if retries {
+        let retrying = child.retry.next(step, attempt, journal);
+        commands.push(Body::from(retrying).into());
+    }
+    match journal.record(commands, blobs).await {
+        Ok(_) => Ok(()),
+        Err(error) => Err(ctx.0.refused(error).await),
+    }
+}
+
+fn finished(step: &StepId, child: RunId, ended: &Ended) -> Body {
+    let status = match ended.end {
+        End::Completed { .. } => TerminalStatus::Completed,
+        End::Failed { .. } => TerminalStatus::Failed,
+        End::Cancelled { .. } => TerminalStatus::Cancelled,
+    };
+    ChildFinished {
+        child,
+        final_state_digest: ended.final_state_digest,
+        status,
+        step: step.clone(),
+    }
+    .into()
+}
+
+/// The end of the wait for this child.
+fn over(ctx: &Ctx, step: &StepId, child: RunId) -> Option<Body> {
+    wait_for(ctx, child).map(|open| {
+        WaitEnded {
+            approved: None,
+            by: None,
+            outcome: WaitOutcome::Finished,
+            reason: None,
+            step: Some(step.clone()),
+            value: Payload::null(),
+            wait: open.wait.wait,
+        }
+        .into()
+    })
+}
+
+/// The open wait for this child.
+fn wait_for(ctx: &Ctx, child: RunId) -> Option<OpenWait> {
+    let name = child.to_string();
+    ctx.0.journal.with_state(|state| {
+        let mut waits = state.row.facts.waits.iter();
+        let is_for_it = |open: &&OpenWait| {
+            open.wait.kind == WaitKind::Child && open.wait.name.as_deref() == Some(&*name)
+        };
+        waits.find(is_for_it).cloned()
+    })
+}
+
+/// Cancels the step's child, if it has one that has not ended.
+pub(crate) async fn cancel_open(ctx: &Ctx, step: &StepId, why: &str) -> Result<(), TaskError> {
+    if let Some((child, _)) = open_child(ctx, step) {
+        ctx.0.engine.cancel(&child, Some(why.to_owned())).await?;
+    }
+    Ok(())
+}
+
+/// What the child's end makes of the step.
+async fn result(
+    ctx: &Ctx,
+    step: &StepId,
+    child: &Child<'_>,
+    attempt: u32,
+    ended: &Ended,
+    since: Timestamp,
+) -> Result<(Body, Vec<Blob>), TaskError> {
+    let error = match &ended.end {
+        End::Completed { output } => {
+            let output = value::resolve(&*ctx.0.journal.store, output).await?;
+            match (child.check)(&output.to_value()) {
+                Err(misses) => {
+                    let message = format!("the output misses its schema: {misses}");
+                    TaskError::of_kind("schema", message)
+                }
+                Ok(()) => {
+                    let (output, blob) = Payload::of(output);
+                    let finished = StepFinished {
+                        attempt,
+                        effect: Effect::Idempotent,
+                        input_digest: child.input_digest,
+                        output,
+                        started_at: Some(since),
+                        step: step.clone(),
+                    };
+                    return Ok((finished.into(), blob.into_iter().collect()));
+                }
+            }
+        }
+        End::Failed { cause } => {
+            let message = format!("its {} failed: {}", child.program.kind, cause.message);
+            TaskError::of_kind("child_failed", message)
+        }
+        End::Cancelled { reason } if reason.as_deref() == Some(TOO_LONG) => {
+            let message = format!("its {} {TOO_LONG}", child.program.kind);
+            TaskError::of_kind("timeout", message)
+        }
+        End::Cancelled { reason } => {
+            let why = reason.as_deref().map(|why| format!(": {why}"));
+            let why = why.unwrap_or_default();
+            let message = format!("its {} was cancelled{why}", child.program.kind);
+            TaskError::of_kind("child_cancelled", message).permanent()
+        }
+    };
+    let failed = StepFailed {
+        attempt,
+        error: error.in_step(step).cause(),
+        started_at: Some(since),
+        step: step.clone(),
+    };
+    Ok((failed.into(), Vec::new()))
+}
+
+impl Inner {
+    /// Whether the run is a child whose parent has ended without it: it must not go on.
+    pub(crate) async fn is_forsaken(&self, entry: &Entry) -> Result<bool, crate::Error> {
+        let Some(parent) = &entry.row.facts.parent else {
+            return Ok(false);
+        };
+        if parent.relation != Relation::Child {
+            return Ok(false);
+        }
+        match self.store.entry(&parent.run).await {
+            Ok(parent) => Ok(parent.row.status().is_terminal()),
+            // A pruned parent had ended.
+            Err(logreel_store::Error::NotFound(_)) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Cancels a run that is driven here and whose parent has ended: its cancel may have died before
+    /// it came to this child.
+    pub(crate) async fn cancel_if_forsaken(&self, run: &RunId) {
+        let look = async {
+            let entry = self.store.entry(run).await?;
+            if !entry.row.status().is_terminal() && self.is_forsaken(&entry).await? {
+                self.cancel(run, Some(FORSAKEN.to_owned())).await?;
+            }
+            Ok::<_, crate::Error>(())
+        };
+        if let Err(error) = look.await {
+            tracing::warn!(%run, %error, "its parent could not be looked at; trying again");
+        }
+    }
+
+    /// Cancels children that wait and whose parent has ended: what a crash in the middle of a
+    /// cancel's cascade left. Those that are driven or ready are found by whoever drives them.
+    pub(crate) async fn cancel_forsaken(&self) -> Result<(), crate::Error> {
+        let filter = logreel_store::Filter {
+            status: vec![Status::Waiting],
+            ..logreel_store::Filter::default()
+        };
+        let mut cursor = None;
+        loop {
+            let page = self.store.list(&filter, cursor.as_ref(), 100).await?;
+            for entry in page.items {
+                if self.is_forsaken(&entry).await? {
+                    self.cancel(&entry.row.run, Some(FORSAKEN.to_owned()))
+                        .await?;
+                }
+            }
+            match page.next {
+                Some(next) => cursor = Some(next),
+                None => return Ok(()),
+            }
+        }
+    }
+}
+
+/// Why a child is cancelled whose time is over.
+const TOO_LONG: &str = "took longer than it may";
+/// Why a child is cancelled that outlived its parent.
+pub(crate) const FORSAKEN: &str = "its parent has ended";

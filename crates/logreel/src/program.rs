@@ -1,0 +1,102 @@
+//! What a driver calls: a registered Rust function, or a workflow read from a run's own log.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use logreel_core::event::{Budget, RunKind};
+use logreel_core::meaning::digest_of;
+use logreel_core::{Digest, Json};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::ctx::Ctx;
+use crate::error::TaskError;
+use crate::workflow::Workflow;
+
+pub(crate) type Called = Pin<Box<dyn Future<Output = Result<Json, TaskError>> + Send>>;
+pub(crate) type Call = Arc<dyn Fn(Ctx, Json) -> Called + Send + Sync>;
+
+/// A thing that can be run, whatever it is.
+pub(crate) struct Program {
+    pub(crate) name: Arc<str>,
+    pub(crate) kind: RunKind,
+    pub(crate) spec: Json,
+    pub(crate) spec_digest: Digest,
+    /// What it is, for a workflow; a task's code says it.
+    pub(crate) workflow: Option<Workflow>,
+    pub(crate) call: Call,
+}
+
+/// What a task's spec is: the code itself cannot be digested, so its author says when it changed.
+#[derive(Serialize)]
+struct TaskSpec<'a> {
+    name: &'a str,
+    version: Option<&'a str>,
+}
+
+impl Program {
+    /// A Rust function.
+    pub(crate) fn of_task<I, O, F, Fut>(name: &str, function: F) -> Self
+    where
+        I: DeserializeOwned + Send + 'static,
+        O: Serialize + Send + 'static,
+        F: Fn(Ctx, I) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<O, TaskError>> + Send + 'static,
+    {
+        // The call is inside the future, so that a panic before the first await is the task's too.
+        let function = Arc::new(function);
+        let call = move |ctx: Ctx, input: Json| -> Called {
+            let function = Arc::clone(&function);
+            Box::pin(async move {
+                let input = input.decode().map_err(|error| {
+                    let message = format!("the input does not fit the task: {error}");
+                    TaskError::of_kind("input", message).permanent()
+                })?;
+                let output = function(ctx, input).await?;
+                Ok(Json::of(&output)?)
+            })
+        };
+        Self::of_version(name, None, Arc::new(call))
+    }
+
+    /// The same function, said to be of this version.
+    pub(crate) fn of_version(name: &str, version: Option<&str>, call: Call) -> Self {
+        let spec = TaskSpec { name, version };
+        Self {
+            name: Arc::from(name),
+            kind: RunKind::Task,
+            spec: Json::of(&spec).expect("two strings serialize"),
+            spec_digest: digest_of(&spec).expect("two strings serialize"),
+            workflow: None,
+            call,
+        }
+    }
+
+    /// A workflow.
+    pub(crate) fn of_workflow(workflow: &Workflow) -> Self {
+        let running = workflow.clone();
+        let call = move |ctx: Ctx, input: Json| -> Called {
+            Box::pin(crate::workflow::run(ctx, running.clone(), input))
+        };
+        Self {
+            name: Arc::from(workflow.name()),
+            kind: RunKind::Workflow,
+            spec: Json::from(workflow.json().clone()),
+            spec_digest: workflow.digest(),
+            workflow: Some(workflow.clone()),
+            call: Arc::new(call),
+        }
+    }
+
+    /// The limits it asks for.
+    pub(crate) fn budget(&self) -> Budget {
+        match &self.workflow {
+            Some(workflow) => workflow.budget(),
+            None => Budget::default(),
+        }
+    }
+
+    pub(crate) fn call(&self, ctx: Ctx, input: Json) -> Called {
+        (self.call)(ctx, input)
+    }
+}

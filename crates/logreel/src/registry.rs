@@ -1,0 +1,172 @@
+//! What this process can drive: tasks by name, workflows by digest or all of them.
+//!
+//! A task's code is here or it is not. A workflow is in the log of its run, so any process that was
+//! told to drive workflows can, when it has what the workflow asks for.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use logreel_core::event::RunKind;
+use logreel_core::{Body, Digest, Json, Payload, RunId, Seq};
+use logreel_store::{Claimable, Entry, RunStore};
+
+use crate::Error;
+use crate::engine::Inner;
+use crate::program::Program;
+use crate::value;
+use crate::workflow::Workflow;
+
+/// Programs by how runs name them.
+#[derive(Default)]
+pub(crate) struct Registry {
+    any_workflow: bool,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    tasks: HashMap<Arc<str>, Arc<Program>>,
+    workflows: HashMap<Digest, Arc<Program>>,
+}
+
+impl Registry {
+    pub(crate) fn new(any_workflow: bool) -> Self {
+        Self {
+            any_workflow,
+            ..Self::default()
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn add(&self, program: &Arc<Program>) {
+        let program = Arc::clone(program);
+        let mut known = self.known();
+        match &program.workflow {
+            None => known.tasks.insert(Arc::clone(&program.name), program),
+            Some(_) => known.workflows.insert(program.spec_digest, program),
+        };
+    }
+
+    /// A workflow, and those that run as children of it.
+    pub(crate) fn add_workflow(&self, workflow: &Workflow) -> Arc<Program> {
+        let program = Arc::new(Program::of_workflow(workflow));
+        self.add(&program);
+        for child in workflow.children() {
+            self.add_workflow(child);
+        }
+        program
+    }
+
+    pub(crate) fn task(&self, name: &str) -> Option<Arc<Program>> {
+        self.known().tasks.get(name).cloned()
+    }
+
+    fn workflow(&self, digest: &Digest) -> Option<Arc<Program>> {
+        self.known().workflows.get(digest).cloned()
+    }
+
+    /// What a worker of this process may claim.
+    pub(crate) fn claimable(&self) -> Vec<Claimable> {
+        let known = self.known();
+        let digests = |programs: &mut dyn Iterator<Item = &Arc<Program>>| {
+            Some(programs.map(|program| program.spec_digest).collect())
+        };
+        let workflows = match self.any_workflow {
+            true => None,
+            false => digests(&mut known.workflows.values()),
+        };
+        vec![
+            Claimable {
+                kind: RunKind::Task,
+                agents: None,
+                specs: digests(&mut known.tasks.values()),
+            },
+            Claimable {
+                kind: RunKind::Workflow,
+                agents: None,
+                specs: workflows,
+            },
+        ]
+    }
+}
+
+impl Inner {
+    /// The program a run is driven with; an error that says what this process lacks.
+    pub(crate) async fn program_of(&self, entry: &Entry) -> Result<Arc<Program>, Error> {
+        let facts = &entry.row.facts;
+        let program = match facts.kind {
+            RunKind::Task => self.registry.task(&facts.agent),
+            RunKind::Workflow => match self.registry.workflow(&facts.spec_digest) {
+                Some(program) => Some(program),
+                None if self.registry.any_workflow => {
+                    let workflow = self.stored_workflow(entry).await?;
+                    Some(self.registry.add_workflow(&workflow))
+                }
+                None => None,
+            },
+            RunKind::Agent | RunKind::External | RunKind::Record => None,
+        };
+        let name = || facts.agent.to_string();
+        let program = program.ok_or_else(|| Error::UnknownTask { name: name() })?;
+        match program.workflow.as_ref().and_then(|it| self.lacks(it)) {
+            None => Ok(program),
+            Some(what) => Err(Error::Lacks { name: name(), what }),
+        }
+    }
+
+    /// What the workflow asks for and this process does not have.
+    pub(crate) fn lacks(&self, workflow: &Workflow) -> Option<String> {
+        let variables = workflow.variables();
+        let is_unset = |name: &&String| std::env::var_os(name).is_none();
+        if let Some(name) = variables.iter().find(is_unset) {
+            return Some(format!("the variable {name} is not set"));
+        }
+        let tasks = workflow.tasks();
+        let unknown = tasks.iter().find(|name| self.registry.task(name).is_none());
+        unknown.map(|name| format!("no task `{name}` is registered"))
+    }
+
+    /// The workflow a run was started with, or goes on with since someone accepted another.
+    pub(crate) async fn stored_workflow(&self, entry: &Entry) -> Result<Workflow, Error> {
+        let run = entry.row.run;
+        let spec = stored_spec(&*self.store, run, entry.row.facts.spec_digest).await?;
+        Workflow::from_json(&spec.to_value()).map_err(|problems| {
+            let what =
+                format!("the spec stored with {run} is not one this build reads: {problems}");
+            logreel_store::Error::corrupt(what).into()
+        })
+    }
+}
+
+/// The spec with this digest, from the run's log.
+async fn stored_spec(store: &dyn RunStore, run: RunId, digest: Digest) -> Result<Json, Error> {
+    let mut from = Seq::FIRST;
+    // Nearly always in event 1.
+    let mut limit = 1;
+    loop {
+        let page = store.read(&run, from, limit).await?;
+        for record in &page.items {
+            let event = record.decode().map_err(logreel_store::Error::from)?;
+            if let Some(spec) = spec_in(&event.body, digest) {
+                return value::resolve(store, spec).await;
+            }
+        }
+        if !page.has_more {
+            let what = format!("the log of {run} does not hold the spec {digest}");
+            return Err(logreel_store::Error::corrupt(what).into());
+        }
+        from = page.next;
+        limit = 1000;
+    }
+}
+
+fn spec_in(body: &Body, digest: Digest) -> Option<&Payload> {
+    match body {
+        Body::RunStarted(started) if started.spec_digest == digest => Some(&started.spec),
+        Body::SpecChanged(changed) if changed.spec_digest == digest => Some(&changed.spec),
+        _ => None,
+    }
+}

@@ -1,0 +1,436 @@
+//! Running one step, or one item of a mapped one: resolve what it works on, then do what its kind
+//! says through the same durable steps, waits and children that a Rust task uses.
+
+use std::collections::BTreeMap;
+use std::future::IntoFuture;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use logreel_core::event::{Effect, StepFailed, StepSkipped};
+use logreel_core::meaning::digest_of;
+use logreel_core::state::Doing;
+use logreel_core::{Digest, Json, StepId, Timestamp};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::command::{self, CommandSpec};
+use super::run::{Ended, Running};
+use super::spec::{Does, OnDeny, OnTimeout, RunSpec, StepSpec, WaitSpec};
+use super::template::{self, Scope};
+use crate::child::{self, Child};
+use crate::error::TaskError;
+use crate::live::{LiveLine, Stream};
+use crate::step::Retry;
+use crate::write_step::Reconciled;
+
+/// What a step works on, resolved.
+struct Prepared {
+    input: Option<Value>,
+    env: BTreeMap<String, String>,
+    /// The folder, relative ones resolved.
+    dir: PathBuf,
+    /// The digest of the step's definition and of its inputs.
+    bound: Digest,
+}
+
+/// What a result is bound to: the same id with another definition or input is another step.
+#[derive(Serialize)]
+struct Bound<'a> {
+    does: &'a Does,
+    input: Option<&'a Value>,
+    /// With `${VAR}` as it is written: the values are nobody's business.
+    env: &'a BTreeMap<String, String>,
+    dir: Option<&'a str>,
+    output_schema: Option<&'a Value>,
+}
+
+impl Running<'_> {
+    /// Runs a step, or one item of it, to its end, which the log then has.
+    pub(super) async fn one(
+        &self,
+        step: usize,
+        id: &StepId,
+        scope: &Scope,
+    ) -> Result<Ended, TaskError> {
+        let spec = self.workflow.step(step);
+        let prepared = match self.prepare(spec, scope) {
+            Ok(prepared) => prepared,
+            Err(error) => return self.fail_early(id, error).await,
+        };
+        let ended = match &spec.does {
+            Does::Run(run) => self.command(step, id, run, &prepared).await,
+            Does::Task { task } => self.task(step, id, task, &prepared).await,
+            Does::Workflow { .. } | Does::Agent { .. } => self.child(step, id, &prepared).await,
+            Does::Wait(wait) => self.wait(spec, id, wait, scope).await,
+        };
+        let ended = ended.map(|()| Ended::Finished);
+        ended.map_err(|error| error.in_step(id))
+    }
+
+    /// Records that the step does not run.
+    pub(super) async fn skip(&self, id: &StepId) -> Result<Ended, TaskError> {
+        let skipped = StepSkipped {
+            reason: "`when` is false".to_owned(),
+            step: id.clone(),
+        };
+        self.ctx.0.record(skipped.into(), Vec::new()).await?;
+        Ok(Ended::Skipped)
+    }
+
+    /// Records a failure that came before or after the step's own work, unless the log has it.
+    pub(super) async fn fail_early<T>(
+        &self,
+        id: &StepId,
+        error: TaskError,
+    ) -> Result<T, TaskError> {
+        let error = error.in_step(id);
+        if self.known_failure(id).is_none() {
+            let failed = StepFailed {
+                attempt: 1,
+                error: error.cause(),
+                started_at: Some(self.ctx.0.journal.env.now()),
+                step: id.clone(),
+            };
+            self.ctx.0.record(failed.into(), Vec::new()).await?;
+        }
+        Err(error)
+    }
+
+    fn known_failure(&self, id: &StepId) -> Option<TaskError> {
+        self.ctx
+            .0
+            .journal
+            .with_state(|state| match &state.open_step(id)?.doing {
+                Doing::Failed(cause) => Some(TaskError::from_cause(cause)),
+                _ => None,
+            })
+    }
+
+    fn prepare(&self, spec: &StepSpec, scope: &Scope) -> Result<Prepared, TaskError> {
+        let input = match &spec.input {
+            Some(input) => Some(template::render("input", input, scope)?),
+            None => None,
+        };
+        let (mut env, mut shown) = (BTreeMap::new(), BTreeMap::new());
+        for (name, text) in &spec.env {
+            let key = format!("env.{name}");
+            let render = |variables| template::render_env(&key, text, scope, variables);
+            env.insert(name.clone(), render(self.secrets.values())?);
+            shown.insert(name.clone(), render(self.secrets.names())?);
+        }
+        let bound = digest_of(&Bound {
+            does: &spec.does,
+            input: input.as_ref(),
+            env: &shown,
+            dir: spec.dir.as_deref(),
+            output_schema: spec.output_schema.as_ref(),
+        })?;
+        let dir = match &spec.dir {
+            Some(dir) => self.dir().join(dir),
+            None => self.dir(),
+        };
+        Ok(Prepared {
+            input,
+            env,
+            dir,
+            bound,
+        })
+    }
+
+    /// The run's folder.
+    fn dir(&self) -> PathBuf {
+        if let Some(dir) = &self.ctx.0.engine.dir {
+            return dir.clone();
+        }
+        let journal = &self.ctx.0.journal;
+        let recorded = journal.with_state(|state| state.row.facts.dir.clone());
+        recorded.map_or_else(|| PathBuf::from("."), PathBuf::from)
+    }
+
+    async fn command(
+        &self,
+        step: usize,
+        id: &StepId,
+        run: &RunSpec,
+        prepared: &Prepared,
+    ) -> Result<(), TaskError> {
+        let _slot = self.slot().await;
+        let spec = self.workflow.step(step);
+        let effect = self.workflow.effect(step).effect;
+        if effect != Effect::Write {
+            let mut durable = self.ctx.step(id.clone()).bound_to(prepared.bound);
+            durable = durable.retry(retry(spec));
+            if effect == Effect::Read {
+                durable = durable.reads();
+            }
+            let work = || self.execute(step, id, &run.run, prepared, false);
+            return durable.run(work).await.map(|_: Json| ());
+        }
+        let mut durable = self.ctx.write_step(id.clone()).bound_to(prepared.bound);
+        durable = durable.retry(retry(spec));
+        let work = |_key| self.execute(step, id, &run.run, prepared, true);
+        match &run.reconcile {
+            None => durable.run(work).await.map(|_: Json| ()),
+            Some(reconcile) => {
+                let ask = |_key| self.reconcile(step, reconcile, prepared);
+                durable.reconcile(ask).run(work).await.map(|_: Json| ())
+            }
+        }
+    }
+
+    /// Runs the command of a step; inside the step, which has a key by then.
+    async fn execute(
+        &self,
+        step: usize,
+        id: &StepId,
+        run: &str,
+        prepared: &Prepared,
+        write: bool,
+    ) -> Result<Json, TaskError> {
+        let command = self.command_spec(step, run, prepared, write);
+        let outcome = command::run(self.ctx, command, self.lines_of(id)).await;
+        self.checked(step, outcome)
+    }
+
+    async fn reconcile(
+        &self,
+        step: usize,
+        run: &str,
+        prepared: &Prepared,
+    ) -> Result<Reconciled<Json>, TaskError> {
+        let command = self.command_spec(step, run, prepared, false);
+        Ok(match command::reconcile(self.ctx, command).await? {
+            Reconciled::Done(value) => Reconciled::Done(self.checked(step, Ok(value))?),
+            Reconciled::NotDone => Reconciled::NotDone,
+            Reconciled::Unknown => Reconciled::Unknown,
+        })
+    }
+
+    fn command_spec(
+        &self,
+        step: usize,
+        run: &str,
+        prepared: &Prepared,
+        write: bool,
+    ) -> CommandSpec {
+        let input = match &prepared.input {
+            None => Vec::new(),
+            Some(input) => template::as_text(input.clone()).into_bytes(),
+        };
+        CommandSpec {
+            run: run.to_owned(),
+            input,
+            env: prepared.env.clone().into_iter().collect(),
+            dir: prepared.dir.clone(),
+            write,
+            output_bytes_max: logreel_store::tip::PAYLOAD_MAX_BYTES,
+            timeout: self.workflow.step(step).timeout,
+        }
+    }
+
+    /// Tells watchers what the command prints.
+    fn lines_of(&self, id: &StepId) -> impl Fn(Stream, &str) + Send + Sync + 'static {
+        let (engine, run, step) = (
+            Arc::clone(&self.ctx.0.engine),
+            self.ctx.run_id(),
+            id.clone(),
+        );
+        let secrets = self.secrets.clone();
+        move |stream, text| {
+            engine.live.tell(LiveLine {
+                run,
+                step: step.clone(),
+                stream,
+                text: secrets.redact_text(text.to_owned()).into(),
+            });
+        }
+    }
+
+    /// What a step gave, without secrets, if it fits its schema.
+    fn checked(&self, step: usize, outcome: Result<Value, TaskError>) -> Result<Json, TaskError> {
+        let output =
+            outcome.map_err(|error| error.map_message(|it| self.secrets.redact_text(it)))?;
+        let output = self.secrets.redact(output);
+        if let Some(schema) = self.workflow.output_schema(step) {
+            schema.check(&output).map_err(|misses| {
+                let message = format!("the output misses its schema: {misses}");
+                let error = TaskError::of_kind("schema", message);
+                // A write has happened, whatever it printed.
+                match self.workflow.effect(step).effect {
+                    Effect::Write => error.permanent(),
+                    Effect::Read | Effect::Idempotent => error,
+                }
+            })?;
+        }
+        Ok(Json::from(output))
+    }
+
+    /// A registered Rust function, as a step of this run: its own steps are inside it.
+    async fn task(
+        &self,
+        step: usize,
+        id: &StepId,
+        name: &str,
+        prepared: &Prepared,
+    ) -> Result<(), TaskError> {
+        let _slot = self.slot().await;
+        let spec = self.workflow.step(step);
+        let Some(task) = self.ctx.0.engine.registry.task(name) else {
+            let message = format!("no task `{name}` is registered in this process");
+            return Err(TaskError::of_kind("task", message).permanent());
+        };
+        let input = Json::from(prepared.input.clone().unwrap_or(Value::Null));
+        let call = || {
+            let called = task.call(self.ctx.clone(), input.clone());
+            async move { self.checked(step, called.await.map(|output| output.to_value())) }
+        };
+        if spec.effect == Some(Effect::Write) {
+            let mut durable = self.ctx.write_step(id.clone()).bound_to(prepared.bound);
+            durable = durable.retry(retry(spec));
+            if let Some(timeout) = spec.timeout {
+                durable = durable.timeout(timeout);
+            }
+            return durable.run(|_key| call()).await.map(|_: Json| ());
+        }
+        let mut durable = self.ctx.step(id.clone()).bound_to(prepared.bound);
+        durable = durable.retry(retry(spec));
+        if spec.effect == Some(Effect::Read) {
+            durable = durable.reads();
+        }
+        if let Some(timeout) = spec.timeout {
+            durable = durable.timeout(timeout);
+        }
+        durable.run(call).await.map(|_: Json| ())
+    }
+
+    /// Another workflow or an agent, as a child run.
+    async fn child(&self, step: usize, id: &StepId, prepared: &Prepared) -> Result<(), TaskError> {
+        let (engine, spec) = (&self.ctx.0.engine, self.workflow.step(step));
+        let Some(workflow) = self.workflow.child(step) else {
+            let message = "this program drives no agents";
+            return Err(TaskError::of_kind("agent", message).permanent());
+        };
+        let program = engine.registry.add_workflow(workflow);
+        let asked = self.ctx.0.ask(Ok(id.clone()))?;
+        let check = |output: &Value| match self.workflow.output_schema(step) {
+            Some(schema) => schema.check(output).map_err(|misses| misses.to_string()),
+            None => Ok(()),
+        };
+        let child = Child {
+            program: &program,
+            input: Json::from(prepared.input.clone().unwrap_or(Value::Null)),
+            input_digest: Some(prepared.bound),
+            retry: retry(spec),
+            timeout: spec.timeout,
+            check: &check,
+        };
+        tokio::select! {
+            output = child::run(self.ctx, &asked, child) => output.map(|_| ()),
+            () = self.until_failing() => {
+                child::cancel_open(self.ctx, &asked, "another step of its parent failed").await?;
+                Err(TaskError::abandoned())
+            }
+        }
+    }
+
+    async fn wait(
+        &self,
+        spec: &StepSpec,
+        id: &StepId,
+        wait: &WaitSpec,
+        scope: &Scope,
+    ) -> Result<(), TaskError> {
+        if let Some(error) = self.known_failure(id) {
+            return Err(error);
+        }
+        let waited = async {
+            match wait {
+                WaitSpec::Approval {
+                    prompt,
+                    on_timeout,
+                    on_deny,
+                } => {
+                    let prompt = match prompt {
+                        Some(prompt) => template::render_text("prompt", prompt, scope)?,
+                        None => format!("Approve `{id}`?"),
+                    };
+                    self.approval(spec, id, prompt, *on_timeout, *on_deny).await
+                }
+                WaitSpec::Signal { name } => {
+                    let mut signal = self.ctx.signal(name.clone()).id(id.clone());
+                    if let Some(timeout) = spec.timeout {
+                        signal = signal.deadline(timeout);
+                    }
+                    signal.await.map(|_| ())
+                }
+                WaitSpec::Timer {
+                    lasts: Some(lasts), ..
+                } => self.ctx.sleep(id.clone(), *lasts).await,
+                WaitSpec::Timer { until, .. } => {
+                    let until = until.as_deref().unwrap_or_default();
+                    let until = template::render_text("until", until, scope)?;
+                    let until: Timestamp = until.trim().parse().map_err(|_| {
+                        let message = format!("`until` is no time (RFC 3339): {until:?}");
+                        TaskError::of_kind("template", message).permanent()
+                    })?;
+                    crate::wait::sleep_until(self.ctx, Ok(id.clone()), until).await
+                }
+            }
+        };
+        let outcome = tokio::select! {
+            outcome = waited => outcome,
+            () = self.until_failing() => return Err(TaskError::abandoned()),
+        };
+        match outcome {
+            Err(error) if !error.is_cancelled() => self.fail_early(id, error).await,
+            other => other,
+        }
+    }
+
+    async fn approval(
+        &self,
+        spec: &StepSpec,
+        id: &StepId,
+        prompt: String,
+        on_timeout: OnTimeout,
+        on_deny: OnDeny,
+    ) -> Result<(), TaskError> {
+        let mut wait = self.ctx.approval(prompt).id(id.clone());
+        if let Some(timeout) = spec.timeout {
+            wait = wait.deadline(timeout);
+        }
+        wait = match on_timeout {
+            OnTimeout::Fail => wait,
+            OnTimeout::Approve => wait.else_approve(),
+            OnTimeout::Deny => wait.else_deny(),
+        };
+        let answer = wait.into_future().await?;
+        if answer.approved || on_deny == OnDeny::Continue {
+            return Ok(());
+        }
+        let by = answer.by.map_or_else(|| "the deadline".to_owned(), |by| by);
+        Err(TaskError::of_kind("denied", format!("denied by {by}")).permanent())
+    }
+
+    async fn slot(&self) -> Option<tokio::sync::SemaphorePermit<'_>> {
+        // The semaphore is never closed.
+        self.slots.acquire().await.ok()
+    }
+
+    async fn until_failing(&self) {
+        let mut failing = self.failing.subscribe();
+        if failing.wait_for(|failing| *failing).await.is_err() {
+            std::future::pending().await
+        }
+    }
+}
+
+fn retry(spec: &StepSpec) -> Retry {
+    match &spec.retry {
+        None => Retry::attempts(1),
+        Some(retry) => match retry.backoff {
+            None => Retry::attempts(retry.attempts),
+            Some((first, longest)) => Retry::attempts(retry.attempts).backoff(first, longest),
+        },
+    }
+}

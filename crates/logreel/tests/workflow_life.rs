@@ -1,0 +1,370 @@
+//! What happens to a workflow's run besides running: changed specs, pauses, retries, parents that
+//! die, and going on in another store.
+
+mod common;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use common::{World, count, on_both, until_entry};
+use logreel::core::event::{Relation, WaitKind};
+use logreel::core::row::OpenWait;
+use logreel::workflow::{Format, Workflow};
+use logreel::{
+    Answer, Body, Checkpoint, CheckpointError, Engine, Entry, Error, Json, Outcome, ResumeOutcome,
+    RunHandle,
+};
+use serde_json::{Value, json};
+
+fn parse(text: &str) -> Workflow {
+    Workflow::parse(text, Format::Toml, "test.toml").unwrap_or_else(|problems| panic!("{problems}"))
+}
+
+async fn start(engine: &Engine, dir: &Path, text: &str) -> RunHandle<Json> {
+    let runs = engine.workflow(&parse(text));
+    let dir = dir.to_string_lossy().into_owned();
+    runs.start(&Value::Null).dir(dir).await.unwrap()
+}
+
+async fn driving(world: &World) -> Engine {
+    world.builder().any_workflow().build().await.unwrap()
+}
+
+fn lines(dir: &Path, file: &str) -> usize {
+    let text = std::fs::read_to_string(dir.join(file)).unwrap_or_default();
+    text.lines().count()
+}
+
+fn waits_for(entry: &Entry, kind: WaitKind) -> bool {
+    let is_it = |open: &OpenWait| open.wait.kind == kind;
+    entry.driver.is_none() && entry.row.facts.waits.iter().any(is_it)
+}
+
+async fn completed(run: &RunHandle<Json>) -> Value {
+    match run.wait().await.unwrap() {
+        Outcome::Completed(output) => output.to_value(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A step, a question, and a step after it that says which version it is of.
+fn asking(version: &str) -> String {
+    format!(
+        r#"
+        name = "asking"
+        [[step]]
+        id = "first"
+        run = "echo x >> first; echo {version}"
+        [[step]]
+        id = "ask"
+        needs = ["first"]
+        wait = "approval"
+        [[step]]
+        id = "last"
+        needs = ["first", "ask"]
+        run = "cat; echo {version}"
+        input = "{{{{ steps.first.output }}}} then "
+        "#
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_changed_workflow_is_accepted_by_name_keeps_what_finished_and_is_recorded() {
+    on_both(|world| async move {
+        let desk = tempfile::tempdir().unwrap();
+        let engine = driving(&world).await;
+        let run = start(&engine, desk.path(), &asking("one")).await;
+        until_entry(&engine, run.id(), |entry| {
+            waits_for(entry, WaitKind::Approval)
+        })
+        .await;
+        engine.close().await.unwrap();
+
+        let engine = driving(&world).await;
+        engine.answer(&run.id(), Answer::approve()).await.unwrap();
+        let changed = parse(&asking("two"));
+        let resumed = engine.resume_under(&run.id(), &changed).await.unwrap();
+        assert!(matches!(resumed, ResumeOutcome::Driving(_)));
+        assert_eq!(
+            completed(&engine.run(run.id())).await,
+            json!("one then two")
+        );
+        engine.close().await.unwrap();
+        assert_eq!(lines(desk.path(), "first"), 1);
+        let (entry, events) = world.reopened(run.id()).await;
+        assert_eq!(count(&events, "spec.changed"), 1);
+        assert_eq!(entry.row.facts.spec_digest, changed.digest());
+    })
+    .await;
+}
+
+const FAMILY: &str = r#"
+    name = "family"
+    [[step]]
+    id = "child"
+    [step.workflow]
+    name = "child"
+    [[step.workflow.step]]
+    id = "ask"
+    wait = "approval"
+"#;
+
+async fn child_of(engine: &Engine, parent: &RunHandle<Json>) -> RunHandle<Json> {
+    let runs = engine.runs().newest(10).await.unwrap();
+    let is_child = |entry: &&Entry| {
+        let of = entry.row.facts.parent.as_ref();
+        of.is_some_and(|of| of.run == parent.id() && of.relation == Relation::Child)
+    };
+    let child = runs.iter().find(is_child).expect("the child exists");
+    engine.run(child.row.run)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pause_reaches_the_children_and_a_resume_takes_it_back() {
+    on_both(|world| async move {
+        let desk = tempfile::tempdir().unwrap();
+        let engine = driving(&world).await;
+        let run = start(&engine, desk.path(), FAMILY).await;
+        until_entry(&engine, run.id(), |entry| waits_for(entry, WaitKind::Child)).await;
+        let child = child_of(&engine, &run).await;
+        until_entry(&engine, child.id(), |entry| {
+            waits_for(entry, WaitKind::Approval)
+        })
+        .await;
+        run.pause("lunch").await.unwrap();
+        for paused in [&run, &child] {
+            let entry = paused.entry().await.unwrap();
+            assert!(
+                waits_for(&entry, WaitKind::Paused),
+                "{:?}",
+                entry.row.facts.waits
+            );
+        }
+        engine.close().await.unwrap();
+
+        let engine = driving(&world).await;
+        // The child waits for someone again, and so does the parent, for the child.
+        let waiting = engine.resume(&run.id()).await;
+        assert!(matches!(waiting, Err(Error::Waiting { .. })), "{waiting:?}");
+        let entry = child.entry().await.unwrap();
+        assert!(!waits_for(&entry, WaitKind::Paused));
+        engine.answer(&child.id(), Answer::approve()).await.unwrap();
+        engine.resume(&run.id()).await.unwrap();
+        let output = completed(&engine.run(run.id())).await;
+        assert_eq!(output["approved"], json!(true));
+        engine.close().await.unwrap();
+        world.reopened(run.id()).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_sweeps_cancels_a_child_whose_parent_has_ended() {
+    on_both(|world| async move {
+        let desk = tempfile::tempdir().unwrap();
+        let engine = driving(&world).await;
+        let run = start(&engine, desk.path(), FAMILY).await;
+        until_entry(&engine, run.id(), |entry| waits_for(entry, WaitKind::Child)).await;
+        let child = child_of(&engine, &run).await;
+        until_entry(&engine, child.id(), |entry| {
+            waits_for(entry, WaitKind::Approval)
+        })
+        .await;
+        engine.close().await.unwrap();
+        // A cancel that died before it came to the child.
+        let cancel = logreel::core::Outside::Cancel { reason: None };
+        let id = logreel::core::AppendId::new("cancel").unwrap();
+        let store = world.open();
+        store
+            .command(&run.id(), &id, &cancel, Vec::new())
+            .await
+            .unwrap();
+
+        let worker = driving(&world).await;
+        let working = worker.clone();
+        let working = tokio::spawn(async move { working.work(1).await });
+        let child = worker.run(child.id());
+        let Outcome::Cancelled(reason) = child.wait().await.unwrap() else {
+            panic!()
+        };
+        assert_eq!(reason.as_deref(), Some("its parent has ended"));
+        worker.close().await.unwrap();
+        working.await.unwrap().unwrap();
+    })
+    .await;
+}
+
+const CHAIN: &str = r#"
+    name = "chain"
+    [[step]]
+    id = "a"
+    run = "echo x >> a; echo 1"
+    [[step]]
+    id = "each"
+    needs = ["a"]
+    map = [1, 2]
+    map_key = "{{ item }}"
+    run = "echo x >> each; cat"
+    input = "{{ item }}"
+    [[step]]
+    id = "b"
+    needs = ["each"]
+    run = "echo x >> b; [ -e go ] && echo done"
+    [[step]]
+    id = "apart"
+    run = "echo x >> apart"
+"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_retry_keeps_what_finished_and_from_a_step_forgets_all_that_need_it() {
+    on_both(|world| async move {
+        let desk = tempfile::tempdir().unwrap();
+        let engine = driving(&world).await;
+        let run = start(&engine, desk.path(), CHAIN).await;
+        assert!(matches!(run.wait().await.unwrap(), Outcome::Failed(_)));
+        let again = engine.retry(&run.id()).await.unwrap();
+        assert!(matches!(again.wait().await.unwrap(), Outcome::Failed(_)));
+        let ran = |file: &str| lines(desk.path(), file);
+        assert_eq!(
+            (ran("a"), ran("each"), ran("b"), ran("apart")),
+            (1, 2, 2, 1)
+        );
+        std::fs::write(desk.path().join("go"), "").unwrap();
+        let from = engine.retry(&again.id()).from("each").await.unwrap();
+        completed(&from).await;
+        assert_eq!(
+            (ran("a"), ran("each"), ran("b"), ran("apart")),
+            (1, 4, 3, 1)
+        );
+        engine.close().await.unwrap();
+        let (entry, _) = world.reopened(from.id()).await;
+        let parent = entry.row.facts.parent.clone().unwrap();
+        assert_eq!((parent.run, parent.relation), (again.id(), Relation::Retry));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_portable_checkpoint_goes_on_in_another_store() {
+    on_both(|world| async move {
+        let desk = tempfile::tempdir().unwrap();
+        let engine = driving(&world).await;
+        let run = start(&engine, desk.path(), &asking("one")).await;
+        until_entry(&engine, run.id(), |entry| {
+            waits_for(entry, WaitKind::Approval)
+        })
+        .await;
+        engine
+            .answer(&run.id(), Answer::approve().by("ada"))
+            .await
+            .unwrap();
+        engine.run(run.id()).pause("moving").await.unwrap();
+        let text = engine.checkpoint(&run.id()).await.unwrap().write().unwrap();
+        engine.close().await.unwrap();
+
+        let elsewhere = Arc::new(World::sqlite());
+        let engine = driving(&elsewhere).await;
+        let checkpoint = Checkpoint::read(&text).unwrap();
+        let restored = engine.restore(&checkpoint).await.unwrap();
+        assert_eq!(restored.id(), run.id(), "keys of effects depend on it");
+        let twice = engine.restore(&checkpoint).await.unwrap_err();
+        assert_eq!(twice.kind().as_str(), "conflict");
+        let entry = restored.entry().await.unwrap();
+        assert!(
+            waits_for(&entry, WaitKind::Paused),
+            "a person says that it may go on"
+        );
+        engine.resume(&run.id()).await.unwrap();
+        assert_eq!(completed(&restored).await, json!("one then one"));
+        engine.close().await.unwrap();
+        assert_eq!(
+            lines(desk.path(), "first"),
+            1,
+            "what finished is not done again"
+        );
+        elsewhere.reopened(run.id()).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_that_was_open_in_a_checkpoint_is_in_doubt_with_its_key() {
+    on_both(|world| async move {
+        let desk = tempfile::tempdir().unwrap();
+        let engine = driving(&world).await;
+        let text = r#"
+            name = "writes"
+            [[step]]
+            id = "pay"
+            effect = "write"
+            run = "echo up; sleep 1000"
+        "#;
+        let mut printed = engine.live();
+        let run = start(&engine, desk.path(), text).await;
+        assert_eq!(&*printed.next().await.unwrap().text, "up");
+        let checkpoint = engine.checkpoint(&run.id()).await.unwrap();
+        let announced = engine.run(run.id()).events(logreel::Seq::FIRST);
+        let key = key_of_start(announced).await;
+        run.cancel("moved").await.unwrap();
+        engine.close().await.unwrap();
+
+        let elsewhere = World::sqlite();
+        let engine = driving(&elsewhere).await;
+        let restored = engine.restore(&checkpoint).await.unwrap();
+        let entry = restored.entry().await.unwrap();
+        assert!(waits_for(&entry, WaitKind::InDoubt));
+        let (_, events) = elsewhere.reopened(run.id()).await;
+        let doubted = events.iter().find_map(|event| match &event.body {
+            Body::StepInDoubt(doubt) => doubt.key,
+            _ => None,
+        });
+        assert_eq!(doubted, key);
+        engine.close().await.unwrap();
+    })
+    .await;
+}
+
+async fn key_of_start(mut events: logreel::EventStream) -> Option<logreel::Digest> {
+    while let Some(event) = events.next().await {
+        if let Body::StepStarted(started) = event.unwrap().body {
+            return started.key;
+        }
+    }
+    None
+}
+
+#[test]
+fn a_checkpoint_of_a_newer_version_is_refused_by_name_and_a_missing_version_reads_as_0() {
+    let newer = Checkpoint::read(r#"{"type": "checkpoint", "schema_version": 7}"#).unwrap_err();
+    assert!(matches!(
+        newer,
+        CheckpointError::Newer { found: 7, known: 1 }
+    ));
+    let said = newer.to_string();
+    assert!(said.contains('7') && said.contains('1'), "{said}");
+    let old = json!({
+        "type": "checkpoint",
+        "run": "run_01890a5d-ac96-774b-bcce-b302099a8057",
+        "kind": "workflow",
+        "agent": "old",
+        "spec": {},
+        "spec_digest": format!("blake3:{}", "0".repeat(64)),
+        "input": null,
+        "steps": [],
+        "open_writes": [],
+    });
+    Checkpoint::read(&old.to_string()).expect("a version that is missing is 0");
+    for damaged in [
+        "",
+        "{",
+        "[]",
+        r#"{"type": "checkpoint"}"#,
+        r#"{"type": "log"}"#,
+    ] {
+        let refused = Checkpoint::read(damaged).unwrap_err();
+        assert!(
+            matches!(refused, CheckpointError::Unreadable(_)),
+            "{damaged}"
+        );
+    }
+}
