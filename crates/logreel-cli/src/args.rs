@@ -4,13 +4,20 @@ use std::ffi::OsString;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::{backup, cancel, completions, log, ls, pause, sessions, show, verify, wait};
+use crate::{
+    answer, backup, cancel, check, completions, detach, export, import, log, ls, pause, resolve,
+    resume, retry, run, sessions, show, signal, verify, wait, worker,
+};
 
 const EXAMPLES: &str = "\
 Naming a run:
   its id, a unique prefix, the last 8 digits that `ls` prints, @last, @last-1
 
 Examples:
+  logreel init                            a store and a first workflow to run
+  logreel run audit.toml                  run a workflow, watch it, print its output
+  logreel resume @last                    go on after Ctrl-C, a crash or a reboot
+  logreel answer @last --approve --resume say yes to a run that waits, and go on
   logreel ls --status failed --since 2d   what failed in the last two days
   logreel show @last                      the newest run at a glance
   logreel log @last --follow              watch it, whoever drives it
@@ -19,9 +26,10 @@ Examples:
 
 Exit codes:
   0 done   1 the run failed, or a check did not hold   2 usage, unknown run
-  3 waits for someone   4 store   5 refused   124 out of time   130 cancelled";
+  3 waits for someone   4 store   5 refused   124 out of time
+  130 cancelled, or paused by Ctrl-C   143 SIGTERM";
 
-/// Durable runs for AI agents: list, watch, check and stop them
+/// Durable runs for AI agents: start, watch, resume and check them
 #[derive(Parser)]
 #[command(
     name = "logreel",
@@ -41,7 +49,7 @@ pub struct Cli {
 #[derive(Args)]
 #[command(next_help_heading = "Everywhere")]
 pub struct Global {
-    /// Where the runs are: PATH or sqlite:PATH [default: the nearest .logreel/runs.db upward]
+    /// Where the runs are: PATH, sqlite:PATH, or memory: for `run` [default: the nearest .logreel/runs.db upward]
     #[arg(
         long,
         global = true,
@@ -62,6 +70,24 @@ pub struct Global {
 
 #[derive(Subcommand)]
 pub enum Verb {
+    /// Start a workflow and follow it
+    Run(run::Args),
+    /// Go on with a run, or with all that are ready or lost their driver
+    Resume(resume::Args),
+    /// Go on with a failed or cancelled run in a new one that shares what finished
+    Retry(retry::Args),
+    /// Say yes or no to a run that waits, or give it a value
+    Answer(answer::Args),
+    /// Send a run a signal; kept until it is awaited
+    Signal(signal::Args),
+    /// Say what became of a write that was interrupted
+    Resolve(resolve::Args),
+    /// Read a workflow file and show what it would do
+    Check(check::Args),
+    /// Drive the runs of this store until told to stop
+    Worker(worker::Args),
+    /// Make a store and a first workflow here
+    Init,
     /// List runs, newest first
     Ls(ls::Args),
     /// Show a run: status, waits, steps, timeline, cost
@@ -82,8 +108,32 @@ pub enum Verb {
     Stats,
     /// Look the store over: file, disk, settings, damage, drivers
     Doctor,
+    /// Write a run to a file that another store takes in
+    Export(export::Args),
+    /// Take in what `export` wrote
+    Import(import::Args),
     /// Copy the store to a new file while others write it
     Backup(backup::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
+    /// Drive a run in the background; `run --detach` starts it
+    #[command(name = detach::VERB, hide = true)]
+    DriveDetached(detach::Args),
+}
+
+impl Verb {
+    /// Whether it may drive runs in this process.
+    pub fn drives(&self) -> bool {
+        matches!(
+            self,
+            Self::Run(_)
+                | Self::Resume(_)
+                | Self::Retry(_)
+                | Self::Answer(_)
+                | Self::Signal(_)
+                | Self::Resolve(_)
+                | Self::Worker(_)
+                | Self::DriveDetached(_)
+        )
+    }
 }

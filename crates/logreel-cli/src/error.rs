@@ -12,9 +12,8 @@ use crate::output;
 
 /// Verbs that INTERFACES names and a later build brings.
 const PLANNED: &[&str] = &[
-    "run", "resume", "retry", "answer", "signal", "say", "resolve", "fork", "diff", "replay",
-    "export", "import", "prune", "erase", "check", "record", "worker", "serve", "token", "workers",
-    "migrate", "init",
+    "say", "fork", "diff", "replay", "prune", "erase", "record", "serve", "token", "workers",
+    "migrate",
 ];
 
 /// An error of the command line itself.
@@ -162,7 +161,9 @@ fn hint_for(kind: ErrorKind) -> Option<&'static str> {
         }
         ErrorKind::NewerFormat => Some("use a newer logreel"),
         ErrorKind::Bug => Some("please report this, with the command that led to it"),
-        ErrorKind::Terminal => Some("an ended run stays as it is; start a new one"),
+        ErrorKind::Terminal => {
+            Some("an ended run stays as it is; start a new one, or `logreel retry` it")
+        }
         ErrorKind::Unavailable => Some("`logreel doctor` looks the store over"),
         _ => None,
     }

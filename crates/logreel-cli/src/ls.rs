@@ -149,7 +149,7 @@ fn row(entry: &Entry, now: Timestamp) -> Vec<Cell> {
     ]
 }
 
-fn parse_label(text: &str) -> Result<(String, String), String> {
+pub fn parse_label(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err(format!("`{text}` is not a label; expected NAME=VALUE")),

@@ -1,35 +1,60 @@
-//! The `logreel` command: reading, watching, checking and stopping runs on a store file.
+//! The `logreel` command: starting, driving, watching, checking and stopping runs on a store file.
 //!
 //! stdout carries the result and nothing else; notes and errors go to stderr. One verb per file;
-//! `error` decides what an error is called, `store` where runs are, `name` which run is meant.
+//! `error` decides what an error is called, `store` where runs are, `name` which run is meant,
+//! `drive` how a run is driven and followed here, `view` and `live` what is seen of it meanwhile.
 
+mod answer;
 mod args;
+mod ask;
 mod backup;
 mod cancel;
+mod check;
 mod completions;
+mod detach;
 mod doctor;
+mod drive;
 mod error;
+mod export;
+mod follow_many;
+mod git;
+mod import;
+mod init;
+mod input;
+mod live;
 mod log;
 mod ls;
 mod name;
+mod outcome;
 mod output;
 mod pause;
 mod reading;
+mod resolve;
+mod resume;
+mod retry;
+mod run;
 mod sessions;
+mod settle;
 mod show;
+mod signal;
+mod signals;
+mod spec;
 mod stats;
 mod store;
 mod summary;
 mod table;
 mod text;
 mod verify;
+mod view;
 mod wait;
+mod worker;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use crate::args::{Cli, Verb};
+use crate::live::terminal;
 use crate::output::Output;
 use crate::store::Place;
 
@@ -40,23 +65,56 @@ fn main() -> ExitCode {
     };
     let json = cli.global.json;
     start_tracing(json || cli.global.quiet);
-    let runtime = match tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .build()
-    {
+    restore_terminal_on_panic();
+    let runtime = match runtime(&cli.verb) {
         Ok(runtime) => runtime,
         Err(error) => return error::exit(&error.into(), json),
     };
-    match runtime.block_on(run(cli)) {
+    let ended = runtime.block_on(act(cli));
+    terminal::clear();
+    match ended {
         Ok(code) => ExitCode::from(code),
         Err(error) => error::exit(&error, json),
     }
 }
 
-async fn run(cli: Cli) -> anyhow::Result<u8> {
+/// A verb that drives runs gets threads of its own for them; the others need none.
+fn runtime(verb: &Verb) -> std::io::Result<tokio::runtime::Runtime> {
+    if verb.drives() {
+        tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()
+    } else {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+    }
+}
+
+fn restore_terminal_on_panic() {
+    let say = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        terminal::clear();
+        say(panic);
+    }));
+}
+
+async fn act(cli: Cli) -> anyhow::Result<u8> {
     let mut out = Output::new(&cli.global);
     let place = Place::new(cli.global.store);
     let code = match cli.verb {
+        Verb::Run(args) => run::run(args, &place, &mut out).await,
+        Verb::Resume(args) => resume::run(args, &place, &mut out).await,
+        Verb::Retry(args) => retry::run(args, &place, &mut out).await,
+        Verb::Export(args) => export::run(args, &place, &mut out).await,
+        Verb::Import(args) => import::run(args, &place, &mut out).await,
+        Verb::Answer(args) => answer::run(args, &place, &mut out).await,
+        Verb::Signal(args) => signal::run(args, &place, &mut out).await,
+        Verb::Resolve(args) => resolve::run(args, &place, &mut out).await,
+        Verb::Worker(args) => worker::run(args, &place, &mut out).await,
+        Verb::Check(args) => check::run(args, &mut out),
+        Verb::Init => init::run(&place, &mut out).await,
+        Verb::DriveDetached(args) => detach::run(args, &place, &mut out).await,
         Verb::Ls(args) => ls::run(args, &place, &mut out).await,
         Verb::Show(args) => show::run(args, &place, &mut out).await,
         Verb::Log(args) => log::run(args, &place, &mut out).await,
@@ -81,7 +139,7 @@ fn start_tracing(only_errors: bool) {
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(|| terminal::Writer)
         .with_ansi(output::stderr_has_colour())
         .without_time()
         .with_target(false)

@@ -6,6 +6,7 @@ use logreel::{Entry, Status};
 use serde::Serialize;
 
 use crate::args::Global;
+use crate::live::terminal;
 
 /// The width of a table that nobody looks at on a terminal.
 const WIDTH: usize = 80;
@@ -36,6 +37,14 @@ impl Paint {
         }
     }
 
+    /// The text in this colour.
+    pub fn on(self, text: &str) -> String {
+        if text.is_empty() {
+            return String::new();
+        }
+        format!("{}{text}\x1b[0m", self.code())
+    }
+
     fn code(self) -> &'static str {
         match self {
             Self::Good => "\x1b[32m",
@@ -61,7 +70,7 @@ pub struct Output {
     stdout: BufWriter<StdoutLock<'static>>,
     colour: bool,
     terminal_width: Option<usize>,
-    quiet: bool,
+    pub quiet: bool,
     pub json: bool,
 }
 
@@ -116,14 +125,13 @@ impl Output {
     /// Says something beside the result.
     pub fn note(&self, text: impl AsRef<str>) {
         if !self.quiet {
-            // Nobody is left to tell when stderr is gone.
-            writeln!(io::stderr(), "{}", text.as_ref()).unwrap_or_default();
+            terminal::print(&format!("{}\n", text.as_ref()));
         }
     }
 
     pub fn paint(&self, paint: Paint, text: &str) -> String {
-        if self.colour && !text.is_empty() {
-            format!("{}{text}\x1b[0m", paint.code())
+        if self.colour {
+            paint.on(text)
         } else {
             text.to_owned()
         }

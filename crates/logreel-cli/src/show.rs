@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use logreel::core::event::{Durability, OnDeadline, WaitKind};
+use logreel::core::event::{Durability, OnDeadline};
 use logreel::core::meaning::ResultSet;
-use logreel::core::row::{End, OpenWait};
+use logreel::core::row::End;
 use logreel::core::{Record, RunState};
 use logreel::store::SystemEnv;
 use logreel::view::{RunView, StepView, StepsView};
@@ -15,7 +15,7 @@ use crate::output::{Output, Paint};
 use crate::reading::{self, Pages};
 use crate::store::Place;
 use crate::table::{self, Cell, Column, left, right};
-use crate::{name, summary, text};
+use crate::{name, outcome, summary, text};
 
 /// How many steps and events a person is shown.
 const SHOWN: usize = 20;
@@ -420,34 +420,10 @@ fn print_waits(entry: &Entry, out: &mut Output) -> anyhow::Result<()> {
             };
             out.line(format!("     until {}{then}", text::moment(deadline)))?;
         }
-        out.line(format!("     {}", how_to_end(open)))?;
+        let how = outcome::how_to_end(&entry.row.run, open);
+        out.line(format!("     {how}"))?;
     }
     Ok(())
-}
-
-/// What a person can do about a wait. The verbs `answer`, `signal`, `resume` and `resolve` come with
-/// a later build; until then the program that embeds the library does it.
-fn how_to_end(open: &OpenWait) -> String {
-    let wait = &open.wait;
-    match wait.kind {
-        WaitKind::Approval => format!(
-            "answer it: engine.answer(run, {}, yes or no, ..)",
-            wait.wait
-        ),
-        WaitKind::Signal => {
-            let name = wait.name.as_deref().map(text::one_line).unwrap_or_default();
-            format!("send it: engine.signal(run, {name:?}, ..)")
-        }
-        WaitKind::Paused | WaitKind::CrashLoop => "go on: engine.resume(run)".to_owned(),
-        WaitKind::InDoubt => {
-            let step = wait.step.as_ref().map(ToString::to_string);
-            let call = step.or_else(|| wait.call.as_ref().map(ToString::to_string));
-            let call = call.unwrap_or_default();
-            format!("say what became of it: engine.resolve(run, {call:?}, ..)")
-        }
-        WaitKind::Budget => "raise the limit that was reached".to_owned(),
-        WaitKind::Timer | WaitKind::Retry | WaitKind::Child => "it ends by itself".to_owned(),
-    }
 }
 
 fn print_steps(entry: &Entry, steps: &Tail<StepView>, out: &mut Output) -> anyhow::Result<()> {

@@ -1,18 +1,24 @@
 //! Where the runs are: what `--store` says, else the nearest `.logreel/runs.db`.
 //!
-//! No verb of this build makes a store: one that is not there is an error that says where it was
-//! looked for.
+//! A verb that reads never makes a store: one that is not there is an error that says where it was
+//! looked for. The first verb that starts something makes it, at the git root or here, and says so.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use logreel::store::SystemEnv;
 use logreel::store::sqlite::Options;
-use logreel::{Engine, ErrorKind, SqliteStore};
+use logreel::{Builder, Engine, ErrorKind, MemoryStore, RunStore, SqliteStore};
 
 use crate::error::Failure;
+use crate::output::Output;
 
+const FOLDER: &str = ".logreel";
+const FILE: &str = "runs.db";
 const NAME: &str = ".logreel/runs.db";
+const MEMORY: &str = "memory:";
 
 /// What the user said about the place, if anything.
 pub struct Place(Option<OsString>);
@@ -21,6 +27,23 @@ pub struct Place(Option<OsString>);
 pub struct Opened {
     pub store: SqliteStore,
     pub engine: Engine,
+}
+
+/// A store to drive runs on, and an engine that drives workflows.
+pub struct Acting {
+    pub store: Arc<dyn RunStore>,
+    pub engine: Engine,
+    /// The store's file; `None` in memory.
+    pub path: Option<PathBuf>,
+}
+
+/// What a verb that drives may find.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Missing {
+    /// Then it is made.
+    Make,
+    /// Then there is nothing to act on.
+    Refuse,
 }
 
 impl Place {
@@ -34,12 +57,8 @@ impl Place {
         match &self.0 {
             Some(said) => named(said),
             None => {
-                let here = std::env::current_dir().map_err(|error| {
-                    let message = format!("the current folder cannot be read: {error}");
-                    Failure::new(ErrorKind::Unavailable, message)
-                })?;
                 let home = std::env::var_os("HOME").map(PathBuf::from);
-                nearest(&here, home.as_deref())
+                nearest(&here()?, home.as_deref())
             }
         }
     }
@@ -53,11 +72,111 @@ impl Place {
             .await?;
         Ok(Opened { store, engine })
     }
+
+    /// Opens the store to drive runs on it; `dir` replaces the folder that they recorded.
+    pub async fn act(
+        &self,
+        missing: Missing,
+        dir: Option<&Path>,
+        out: &Output,
+    ) -> anyhow::Result<Acting> {
+        let in_dir = |builder: Builder| match dir {
+            Some(dir) => builder.dir(dir),
+            None => builder,
+        };
+        self.act_with(missing, out, in_dir).await
+    }
+
+    /// [`Place::act`] with an engine of one's own making.
+    pub async fn act_with(
+        &self,
+        missing: Missing,
+        out: &Output,
+        with: impl FnOnce(Builder) -> Builder,
+    ) -> anyhow::Result<Acting> {
+        let (store, path): (Arc<dyn RunStore>, _) = if self.is_memory() && missing == Missing::Make
+        {
+            (Arc::new(MemoryStore::new(Arc::new(SystemEnv))), None)
+        } else {
+            let path = match missing {
+                Missing::Refuse => self.find()?,
+                Missing::Make => self.find_or_make()?,
+            };
+            let is_new = missing == Missing::Make && !path.exists();
+            let options = Options {
+                create: is_new,
+                ..Options::default()
+            };
+            let store = SqliteStore::open(&path, options)?;
+            if is_new {
+                out.note(format!("made the store {}", path.display()));
+            }
+            (Arc::new(store), Some(path))
+        };
+        let builder = Engine::builder().store(Arc::clone(&store));
+        let engine = with(builder.any_workflow()).build().await?;
+        Ok(Acting {
+            store,
+            engine,
+            path,
+        })
+    }
+
+    /// Where the store is, or where it will be: then its folder is made.
+    fn find_or_make(&self) -> Result<PathBuf, Failure> {
+        if let Some(said) = &self.0 {
+            return named(said);
+        }
+        self.find().or_else(|_| {
+            let here = here()?;
+            let home = std::env::var_os("HOME").map(PathBuf::from);
+            let folder = git_root(&here, home.as_deref())
+                .unwrap_or(&here)
+                .join(FOLDER);
+            make_folder(&folder).map_err(|error| {
+                let message = format!("{} cannot be made: {error}", folder.display());
+                Failure::new(ErrorKind::Unavailable, message)
+            })?;
+            Ok(folder.join(FILE))
+        })
+    }
+
+    pub fn is_memory(&self) -> bool {
+        self.0.as_ref().is_some_and(|said| said == MEMORY)
+    }
+}
+
+fn here() -> Result<PathBuf, Failure> {
+    std::env::current_dir().map_err(|error| {
+        let message = format!("the current folder cannot be read: {error}");
+        Failure::new(ErrorKind::Unavailable, message)
+    })
+}
+
+/// The root of the checkout that `here` is in. A home folder that is one is not meant from below it.
+fn git_root<'h>(here: &'h Path, home: Option<&Path>) -> Option<&'h Path> {
+    let root = here
+        .ancestors()
+        .find(|folder| folder.join(".git").exists())?;
+    (root == here || home != Some(root)).then_some(root)
+}
+
+/// For its owner alone, because inputs and outputs are in it, and out of git's sight.
+fn make_folder(folder: &Path) -> std::io::Result<()> {
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)?;
+    let ignore = folder.join(".gitignore");
+    if !ignore.exists() {
+        std::fs::write(ignore, "*\n")?;
+    }
+    Ok(())
 }
 
 fn named(said: &OsStr) -> Result<PathBuf, Failure> {
     let text = said.to_string_lossy();
-    if text == "memory:" {
+    if text == MEMORY {
         let message =
             "a store in memory ends with the process that made it; nobody else can read it";
         return Err(Failure::new(ErrorKind::Usage, message).hint("name a file with --store PATH"));
@@ -113,7 +232,7 @@ fn nearest(here: &Path, home: Option<&Path>) -> Result<PathBuf, Failure> {
     };
     let message = format!("there is no store: looked for {NAME} {looked}{but_home}");
     Err(Failure::new(ErrorKind::Unavailable, message)
-        .hint("name one with --store PATH or LOGREEL_STORE"))
+        .hint("`logreel init` makes one; or name one with --store PATH or LOGREEL_STORE"))
 }
 
 #[cfg(test)]
@@ -144,5 +263,8 @@ mod tests {
         );
         make(&repo);
         assert_eq!(find(&deep).unwrap(), repo.join(NAME));
+        assert_eq!(git_root(&deep, Some(&home)), Some(&*repo));
+        assert_eq!(git_root(&deep, Some(&repo)), None);
+        assert_eq!(git_root(&repo, Some(&repo)), Some(&*repo));
     }
 }

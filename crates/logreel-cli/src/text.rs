@@ -27,6 +27,14 @@ pub fn one_line(text: &str) -> String {
     line.trim().to_owned()
 }
 
+/// What a command last printed on a line: without colours, and after the last carriage return, which
+/// is where a progress bar is.
+pub fn printed(line: &str) -> String {
+    let plain = anstream::adapter::strip_str(line).to_string();
+    let last = plain.rsplit('\r').find(|part| !part.trim().is_empty());
+    one_line(last.unwrap_or_default())
+}
+
 /// The beginning of a text that fits `width` columns.
 pub fn fit(text: &str, width: usize) -> String {
     if text.width() <= width {
@@ -244,5 +252,7 @@ mod tests {
         assert_eq!(fit("abcd", 3), "ab…");
         assert_eq!(fit("abc", 0), "");
         assert_eq!(one_line(" a\n\t b\x1b[31mc "), "a b\u{fffd}[31mc");
+        assert_eq!(printed("10%\r\x1b[2K\x1b[32m 20%\x1b[0m\r"), "20%");
+        assert_eq!(printed("\x1b]0;title\x07hi\u{9b}2J"), "hi\u{fffd}2J");
     }
 }

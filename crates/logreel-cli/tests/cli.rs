@@ -149,7 +149,7 @@ fn errors_have_a_kind_an_exit_code_and_a_hint() {
         (vec!["log", "@last", "--kind", "nonsense"], "usage", 2),
         (vec!["wait"], "usage", 2),
         (vec!["nonsense"], "usage", 2),
-        (vec!["answer", "@last"], "usage", 2),
+        (vec!["say", "@last"], "usage", 2),
         (vec!["ls", "--store", "memory:"], "usage", 2),
         (
             vec!["ls", "--store", "postgres://localhost/x"],

@@ -1,5 +1,10 @@
 //! A store with one run of each kind, always the same, and the binary run on it.
 
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+pub mod project;
+pub mod screen;
+
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -39,6 +44,13 @@ impl Clock {
             micros: AtomicI64::new(BEGIN),
             random: AtomicU64::new(1),
         })
+    }
+
+    /// A clock of 2020: every deadline under it has passed.
+    pub fn long_ago() -> Arc<Self> {
+        let clock = Self::new();
+        clock.micros.store(1_577_836_800_000_000, Ordering::SeqCst);
+        clock
     }
 
     pub fn advance(&self, millis: i64) {

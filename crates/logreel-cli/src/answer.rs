@@ -1,0 +1,110 @@
+//! `logreel answer`: says yes or no to a run that waits, or gives it a value.
+
+use logreel::view::RunView;
+use logreel::{Answer, Entry, Json, RunId, WaitId};
+
+use crate::output::Output;
+use crate::signals::Signals;
+use crate::store::{Acting, Missing, Place};
+use crate::{ask, detach, input, name, resume, settle};
+
+const EXAMPLES: &str = "\
+Examples:
+  logreel answer @last --approve --resume        say yes, and go on here
+  logreel answer 1a2b3c4d w2 --deny --reason 'not on a Friday'
+  logreel answer @last --value '{\"branch\": \"main\"}'";
+
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+#[command(group = clap::ArgGroup::new("said").required(true).multiple(true))]
+pub struct Args {
+    /// Which run
+    run: String,
+    /// Which wait, such as w1; may be left out when one is open
+    wait: Option<WaitId>,
+    /// Say yes
+    #[arg(long, group = "said", conflicts_with = "deny")]
+    approve: bool,
+    /// Say no
+    #[arg(long, group = "said")]
+    deny: bool,
+    /// Give it a value, beside a yes or no or alone
+    #[arg(long, value_name = "JSON", group = "said", allow_hyphen_values = true)]
+    value: Option<String>,
+    /// Why; recorded in the run's log
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// Drive the run on here
+    #[arg(long)]
+    resume: bool,
+}
+
+pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
+    let signals = Signals::new()?;
+    let value = args.value.as_deref();
+    let value = value.map(|said| input::json("--value", said)).transpose()?;
+    let acting = place.act(Missing::Refuse, None, out).await?;
+    let run = name::resolve(&*acting.store, &args.run).await?;
+    let (mut answer, said) = match (args.approve, args.deny, value) {
+        (true, _, value) => (with(Answer::approve(), value), "approved"),
+        (false, true, value) => (with(Answer::deny(), value), "denied"),
+        (false, false, value) => (Answer::value(value.unwrap_or_else(Json::null)), "answered"),
+    };
+    if let Some(wait) = args.wait {
+        answer = answer.to(wait);
+    }
+    if let Some(reason) = args.reason {
+        answer = answer.because(reason);
+    }
+    if let Some(by) = ask::who() {
+        answer = answer.by(by);
+    }
+    let entry = acting.engine.answer(&run, answer).await?;
+    out.note(format!("{} is {said}", run.short()));
+    after(acting, entry, args.resume, signals, out).await
+}
+
+fn with(answer: Answer, value: Option<Json>) -> Answer {
+    match value {
+        Some(value) => answer.with(value),
+        None => answer,
+    }
+}
+
+/// What follows something that was said to a run: it is driven on here, or somebody is told who will.
+pub async fn after(
+    acting: Acting,
+    entry: Entry,
+    resume: bool,
+    signals: Signals,
+    out: &mut Output,
+) -> anyhow::Result<u8> {
+    let run = entry.row.run;
+    if resume {
+        // A child's parent goes on when the child has ended.
+        let root = settle::root(&*acting.store, run).await?;
+        let root = acting.store.entry(&root).await?;
+        return resume::one(acting, &root, None, signals, out).await;
+    }
+    if out.json {
+        out.json_line(&RunView::of(&entry))?;
+    }
+    if let Some(note) = who_goes_on(&acting, &entry, run)? {
+        out.note(note);
+    }
+    acting.engine.close().await?;
+    Ok(0)
+}
+
+/// A word about a run that nobody will drive on by himself.
+fn who_goes_on(acting: &Acting, entry: &Entry, run: RunId) -> anyhow::Result<Option<String>> {
+    let there = match &acting.path {
+        Some(store) => detach::is_worker_there(store)?,
+        None => false,
+    };
+    let idle = !entry.is_driven() && !entry.row.status().is_terminal();
+    let short = run.short();
+    Ok((idle && !there).then(|| {
+        format!("no worker is there to go on: `logreel resume {short}` does, or `logreel worker`")
+    }))
+}

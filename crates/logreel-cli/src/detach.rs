@@ -1,0 +1,110 @@
+//! Runs in the background: a worker takes them, and when none is there a process of our own does.
+//!
+//! Whether a worker is there is asked of the operating system: a worker holds a shared lock on a file
+//! beside the store for as long as it lives.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::Context as _;
+use logreel::{Error, RunId, Seq};
+use rustix::fs::FlockOperation;
+
+use crate::drive;
+use crate::output::Output;
+use crate::signals::Signals;
+use crate::store::{Acting, Missing, Place};
+
+/// The verb of the process in the background; nobody types it.
+pub const VERB: &str = "drive-detached";
+
+#[derive(clap::Args)]
+pub struct Args {
+    run: RunId,
+}
+
+/// Held by a worker while it lives.
+pub struct WorkerLock {
+    _file: File,
+}
+
+impl WorkerLock {
+    pub fn hold(store: &Path) -> anyhow::Result<Self> {
+        let file = lock_file(store)?;
+        // Only `--detach` looks with an exclusive lock, and only for a moment.
+        rustix::fs::flock(&file, FlockOperation::LockShared)?;
+        Ok(Self { _file: file })
+    }
+}
+
+/// Sees to it that someone drives the run, which is queued.
+pub fn leave(acting: &Acting, run: RunId, out: &Output) -> anyhow::Result<()> {
+    let Some(store) = &acting.path else {
+        return Ok(());
+    };
+    if is_worker_there(store)? {
+        out.note(format!("{} is left to the worker", run.short()));
+        return Ok(());
+    }
+    spawn(store, run)
+}
+
+/// The process in the background: drives the run until it ends or waits for a person.
+pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
+    let signals = Signals::new()?;
+    // A session of its own: neither the terminal's Ctrl-C nor its end reaches us.
+    rustix::process::setsid().context("no session of its own")?;
+    let acting = place.act(Missing::Refuse, None, out).await?;
+    // Whoever started us reads until here.
+    rustix::stdio::dup2_stdout(File::open("/dev/null")?)?;
+    match acting.engine.resume(&args.run).await {
+        // Someone else took it meanwhile.
+        Err(Error::Driven { .. }) => return Ok(0),
+        resumed => resumed?,
+    };
+    drive::to_the_end(acting, args.run, Seq::FIRST, signals, out).await
+}
+
+fn spawn(store: &Path, run: RunId) -> anyhow::Result<()> {
+    let program = std::env::current_exe().context("this program cannot be started again")?;
+    let store = store.canonicalize()?;
+    let mut child = Command::new(program)
+        .args(["--quiet", "--store"])
+        .arg(store)
+        .args([VERB, &run.to_string()])
+        .env_remove("LOGREEL_STORE")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .context("no process for the background")?;
+    // Its stdout closes once it is on its own; what it says there is nothing.
+    if let Some(mut stdout) = child.stdout.take() {
+        stdout.read_to_end(&mut Vec::new())?;
+    }
+    Ok(())
+}
+
+/// Whether a worker lives that drives runs of this store.
+pub fn is_worker_there(store: &Path) -> anyhow::Result<bool> {
+    let file = lock_file(store)?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(false),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn lock_file(store: &Path) -> anyhow::Result<File> {
+    let mut name = store.as_os_str().to_owned();
+    name.push(".worker");
+    let path = PathBuf::from(name);
+    let file = File::options()
+        .create(true)
+        .append(true)
+        .open(&path)
+        .with_context(|| format!("{} cannot be opened", path.display()))?;
+    Ok(file)
+}

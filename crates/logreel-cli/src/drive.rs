@@ -1,0 +1,327 @@
+//! Driving a run in this process and following it until it settles: its end, a wait that only a
+//! person can end, or a signal that this process should stop.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use logreel::core::Record;
+use logreel::store::SystemEnv;
+use logreel::view::RunView;
+use logreel::{Engine, Entry, Env as _, Error, ErrorKind, Event, RunId, Seq, Status};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use crate::ask::{self, Asked};
+use crate::live::terminal;
+use crate::outcome::{self, Line};
+use crate::output::Output;
+use crate::settle::{self, WAITS};
+use crate::signals::{INTERRUPTED, Signals, Stop};
+use crate::store::Acting;
+use crate::view::View;
+
+/// The live view is drawn this often.
+const TICK: Duration = Duration::from_millis(100);
+/// A driver that dies rings no bell.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+/// How many events may wait to be shown.
+const AHEAD: usize = 256;
+
+/// Follows a run that this process drives, prints its output, gives leases back, and gives the exit
+/// code. Events before `from` are history.
+pub async fn to_the_end(
+    acting: Acting,
+    run: RunId,
+    from: Seq,
+    mut signals: Signals,
+    out: &mut Output,
+) -> anyhow::Result<u8> {
+    let followed = follow(&acting, run, from, &mut signals, out).await;
+    terminal::clear();
+    // The output must not wait for the leases.
+    let flushed = out.flush();
+    acting.engine.close().await?;
+    flushed?;
+    followed
+}
+
+async fn follow(
+    acting: &Acting,
+    run: RunId,
+    from: Seq,
+    signals: &mut Signals,
+    out: &mut Output,
+) -> anyhow::Result<u8> {
+    let key = acting.store.key(&run).await?;
+    let mut view = View::new(run, key, from, out);
+    let mut feed = Feed::new(acting.engine.clone(), run);
+    let mut lines = acting.engine.live();
+    let mut tick = Box::pin(SystemEnv.sleep(TICK));
+    let mut settled: Pin<Box<dyn Future<Output = _>>> = Box::pin(until_settled(acting, run));
+    loop {
+        tokio::select! {
+            fed = feed.next() => show(fed?, &mut view, &mut feed, out)?,
+            Some(line) = lines.next() => view.printed(line.run, &line.step, &line.text),
+            () = &mut tick => {
+                view.draw();
+                tick = Box::pin(SystemEnv.sleep(TICK));
+            }
+            outcome = &mut settled => {
+                let (entry, code) = outcome?;
+                while !feed.has_seen(entry.row.head.seq) {
+                    show(feed.next().await?, &mut view, &mut feed, out)?;
+                }
+                if code != WAITS || !ask::is_possible(out) {
+                    return tell(acting, &view, &entry, code, out).await;
+                }
+                terminal::clear();
+                match ask::about_all(acting, run, signals).await? {
+                    Asked::Answered => {}
+                    Asked::Nothing => return tell(acting, &view, &entry, code, out).await,
+                    Asked::Stopped(stop) => {
+                        if let Some(code) = stopped(acting, run, stop, signals, out).await? {
+                            return Ok(code);
+                        }
+                    }
+                }
+                settled = Box::pin(until_settled(acting, run));
+            }
+            stop = signals.next() => {
+                if let Some(code) = stopped(acting, run, stop, signals, out).await? {
+                    return Ok(code);
+                }
+            }
+        }
+    }
+}
+
+fn show(fed: Fed, view: &mut View, feed: &mut Feed, out: &mut Output) -> anyhow::Result<()> {
+    let Fed { run, record, event } = fed;
+    if let Some(child) = view.event(run, &record, &event, out)? {
+        feed.add(child);
+    }
+    Ok(())
+}
+
+/// The run has settled: its summary, its output, or what to do.
+async fn tell(
+    acting: &Acting,
+    view: &View,
+    entry: &Entry,
+    code: u8,
+    out: &mut Output,
+) -> anyhow::Result<u8> {
+    view.finish(entry, out);
+    let short = entry.row.run.short();
+    match entry.row.status() {
+        _ if out.json => out.json_line(&Line::run(&RunView::of(entry)))?,
+        Status::Completed => outcome::tell(&*acting.store, entry, out).await?,
+        Status::Failed => out.note(format!(
+            "  logreel retry {short}   goes on from what finished"
+        )),
+        _ => {}
+    }
+    if code == WAITS && acting.path.is_none() {
+        out.note("  a store in memory ends here; with --store FILE it could go on later");
+    } else if code == WAITS {
+        for line in outcome::how_to_go_on(&*acting.store, &entry.row.run).await? {
+            out.note(format!("  {line}"));
+        }
+    }
+    Ok(code)
+}
+
+/// Waits until the run has settled, and has it driven whenever it could go on.
+async fn until_settled(acting: &Acting, run: RunId) -> anyhow::Result<(Entry, u8)> {
+    let mut doorbell = acting.store.watch(&run);
+    loop {
+        let entry = acting.store.entry(&run).await?;
+        if let Some(code) = settle::code(&*acting.store, &entry).await? {
+            return Ok((entry, code));
+        }
+        if !entry.is_driven() {
+            go_on(acting, &run).await?;
+        }
+        tokio::select! {
+            _ = doorbell.rung() => {}
+            () = SystemEnv.sleep(LOOK_AGAIN) => {}
+        }
+    }
+}
+
+/// Takes the run and its children that nobody drives and that are ready. A run that waits for a time
+/// or a child is taken when that has come.
+async fn go_on(acting: &Acting, run: &RunId) -> anyhow::Result<()> {
+    let now = SystemEnv.now();
+    for entry in settle::tree(&*acting.store, run).await? {
+        let stopped = entry.row.facts.waits.iter();
+        let stopped = stopped
+            .clone()
+            .any(|open| open.wait.kind.stops_everything());
+        let ready = entry.row.status() != Status::Waiting
+            || entry.ready_at.is_some_and(|ready_at| ready_at <= now);
+        if stopped || !ready || entry.is_driven() || entry.row.status().is_terminal() {
+            continue;
+        }
+        match acting.engine.resume(&entry.row.run).await {
+            // It ended, was taken or began to wait since it was looked at.
+            Ok(_) | Err(Error::Driven { .. } | Error::Waiting { .. } | Error::Ended { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// What a signal leads to; `None` when the run has ended meanwhile, which will be told.
+async fn stopped(
+    acting: &Acting,
+    run: RunId,
+    stop: Stop,
+    signals: &mut Signals,
+    out: &mut Output,
+) -> anyhow::Result<Option<u8>> {
+    terminal::clear();
+    let short = run.short();
+    let entry = acting.store.entry(&run).await?;
+    if entry.row.status().is_terminal() {
+        return Ok(None);
+    }
+    let elsewhere = entry
+        .driver
+        .as_ref()
+        .filter(|driver| driver.alive && driver.owner.pid != std::process::id());
+    if let Some(driver) = elsewhere {
+        out.note(format!(
+            "{short} goes on: it is driven by {}; `logreel cancel {short}` ends it",
+            driver.owner
+        ));
+    } else if stop == Stop::Terminate {
+        out.note(format!(
+            "{short} is handed back; a worker or `logreel resume {short}` goes on"
+        ));
+    } else {
+        out.note("pausing; Ctrl-C again leaves at once");
+        tokio::select! {
+            paused = pause(acting, &run) => if !paused? {
+                return Ok(None);
+            },
+            _ = signals.next() => leave_at_once(),
+        }
+        out.note(format!(
+            "{short} is paused: `logreel resume {short}` goes on, `logreel cancel {short}` ends it"
+        ));
+    }
+    if out.json {
+        let entry = acting.store.entry(&run).await?;
+        out.json_line(&Line::run(&RunView::of(&entry)))?;
+    }
+    Ok(Some(stop.code()))
+}
+
+/// Pauses the run and waits until nobody drives it or a child of it. False when it has ended.
+pub async fn pause(acting: &Acting, run: &RunId) -> anyhow::Result<bool> {
+    match acting.engine.pause(run, "Ctrl-C").await {
+        Ok(_) => {}
+        Err(error) if error.kind() == ErrorKind::Terminal => return Ok(false),
+        Err(error) => return Err(error.into()),
+    }
+    let mut doorbell = acting.store.watch(run);
+    loop {
+        let tree = settle::tree(&*acting.store, run).await?;
+        if !tree.iter().any(Entry::is_driven) {
+            return Ok(true);
+        }
+        // A lease that is given back does not always ring.
+        tokio::select! {
+            _ = doorbell.rung() => {}
+            () = SystemEnv.sleep(Duration::from_millis(20)) => {}
+        }
+    }
+}
+
+/// Without giving anything back: whoever drives next finds the run as after a crash.
+pub fn leave_at_once() -> ! {
+    terminal::clear();
+    std::process::exit(INTERRUPTED.into())
+}
+
+/// An event on its way to the view.
+struct Fed {
+    run: RunId,
+    record: Record,
+    event: Event,
+}
+
+/// The events of a run and of the children that are followed too, each run's in order.
+struct Feed {
+    engine: Engine,
+    root: RunId,
+    seen: Seq,
+    ended: bool,
+    sender: mpsc::Sender<Result<Fed, Error>>,
+    receiver: mpsc::Receiver<Result<Fed, Error>>,
+    pumps: JoinSet<()>,
+}
+
+impl Feed {
+    fn new(engine: Engine, root: RunId) -> Self {
+        let (sender, receiver) = mpsc::channel(AHEAD);
+        let mut feed = Self {
+            engine,
+            root,
+            seen: Seq::NONE,
+            ended: false,
+            sender,
+            receiver,
+            pumps: JoinSet::new(),
+        };
+        feed.add(root);
+        feed
+    }
+
+    fn add(&mut self, run: RunId) {
+        self.pumps
+            .spawn(pump(self.engine.clone(), run, self.sender.clone()));
+    }
+
+    /// The next event; none comes after the runs have ended.
+    async fn next(&mut self) -> Result<Fed, Error> {
+        let fed = match self.receiver.recv().await {
+            Some(fed) => fed?,
+            None => std::future::pending().await,
+        };
+        if fed.run == self.root {
+            self.seen = fed.record.seq;
+            self.ended |= fed.event.body.is_terminal();
+        }
+        Ok(fed)
+    }
+
+    /// Whether the run's events up to this one have come. Late facts are not followed.
+    fn has_seen(&self, head: Seq) -> bool {
+        self.ended || self.seen >= head
+    }
+}
+
+async fn pump(engine: Engine, run: RunId, sender: mpsc::Sender<Result<Fed, Error>>) {
+    // A child is announced before it exists.
+    while engine
+        .run(run)
+        .entry()
+        .await
+        .is_err_and(|error| error.kind() == ErrorKind::NotFound)
+    {
+        SystemEnv.sleep(Duration::from_millis(20)).await;
+    }
+    let mut records = engine.run(run).records(Seq::FIRST);
+    while let Some(record) = records.next().await {
+        let fed = record.and_then(|record| {
+            let event = record.decode().map_err(logreel::store::Error::from)?;
+            Ok(Fed { run, record, event })
+        });
+        // Whoever followed is gone.
+        if sender.send(fed).await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,452 @@
+//! What a run is doing, a line for each step: folded from its events, those of its children, and
+//! what its commands print.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use logreel::core::Payload;
+use logreel::core::event::{Resolution, WaitKind, WaitOutcome};
+use logreel::{Body, Event, RunId, StepId, Timestamp};
+use serde_json::Value;
+
+use crate::text;
+
+/// How a step stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    Pending,
+    Running,
+    Waiting,
+    Finished,
+    Failed,
+    Skipped,
+    InDoubt,
+}
+
+impl Mark {
+    /// Whether nothing more is to come of it.
+    pub fn is_over(self) -> bool {
+        matches!(self, Self::Finished | Self::Failed | Self::Skipped)
+    }
+
+    /// Whether a run that goes on with it need not do it again.
+    fn is_kept(self) -> bool {
+        matches!(self, Self::Finished | Self::Skipped)
+    }
+}
+
+/// A step, or all items of a mapped one.
+#[derive(Debug, Clone)]
+pub struct Line {
+    run: RunId,
+    pub id: String,
+    pub depth: usize,
+    pub mark: Mark,
+    pub since: Option<Timestamp>,
+    pub took: Option<Duration>,
+    /// What it last printed, waits for or failed of.
+    pub note: String,
+    pub items: Option<Items>,
+}
+
+impl Line {
+    /// As if it had not begun; items that are over stay so.
+    fn fresh(&self) -> Self {
+        Self {
+            mark: Mark::Pending,
+            since: None,
+            took: None,
+            note: String::new(),
+            ..self.clone()
+        }
+    }
+}
+
+/// The items of a mapped step.
+#[derive(Debug, Clone, Default)]
+pub struct Items {
+    marks: BTreeMap<String, Mark>,
+    /// Where the list comes from, such as `steps.files.output`.
+    source: Option<String>,
+    total: Option<usize>,
+}
+
+impl Items {
+    pub fn over(&self) -> usize {
+        self.marks.values().filter(|mark| mark.is_over()).count()
+    }
+
+    /// How many there are; `None` while only the started ones are known.
+    pub fn total(&self) -> Option<usize> {
+        self.total
+    }
+
+    fn mark(&self) -> Mark {
+        let any = |mark| self.marks.values().any(|it| *it == mark);
+        if any(Mark::InDoubt) {
+            Mark::InDoubt
+        } else if any(Mark::Running) {
+            Mark::Running
+        } else if any(Mark::Waiting) {
+            Mark::Waiting
+        } else if self.total.is_some_and(|total| self.over() < total) {
+            Mark::Running
+        } else if any(Mark::Failed) {
+            Mark::Failed
+        } else {
+            Mark::Finished
+        }
+    }
+}
+
+/// The run and its steps.
+#[derive(Debug, Clone)]
+pub struct Model {
+    pub run: RunId,
+    pub name: String,
+    pub began: Option<Timestamp>,
+    /// Why everything stands still: paused, or its drivers keep dying.
+    pub stopped: Option<&'static str>,
+    pub lines: Vec<Line>,
+    /// Child runs that are shown, with the place of their step: run and id.
+    children: HashMap<RunId, (RunId, String)>,
+}
+
+impl Model {
+    pub fn new(run: RunId) -> Self {
+        Self {
+            run,
+            name: String::new(),
+            began: None,
+            stopped: None,
+            lines: Vec::new(),
+            children: HashMap::new(),
+        }
+    }
+
+    /// Takes an event in. Gives the child that is worth following too, when it starts one.
+    pub fn apply(&mut self, run: RunId, event: &Event) -> Option<RunId> {
+        let at = event.at;
+        match &event.body {
+            Body::RunStarted(started) => {
+                if run == self.run {
+                    self.name = text::one_line(&started.agent);
+                    self.began = Some(at);
+                }
+                self.list_steps(run, &started.spec);
+                self.know_list(run, "input", &started.input);
+            }
+            Body::RunForked(forked) if run == self.run => {
+                self.began = Some(at);
+                self.start_again(&forked.forgotten);
+            }
+            Body::StepStarted(started) => {
+                // A command may have printed something before its start was told.
+                let note = match started.attempt {
+                    1 => None,
+                    attempt => Some(format!("attempt {attempt}")),
+                };
+                self.set(run, &started.step, Mark::Running, at, note);
+            }
+            Body::StepFinished(finished) => {
+                self.end(run, &finished.step, Mark::Finished, finished.started_at, at);
+                let path = format!("steps.{}.output", finished.step);
+                self.know_list(run, &path, &finished.output);
+            }
+            Body::StepFailed(failed) => {
+                self.end(run, &failed.step, Mark::Failed, failed.started_at, at);
+                self.note(run, &failed.step, &failed.error.message);
+            }
+            Body::StepRetrying(retrying) => {
+                let delay = text::duration(Duration::from_millis(retrying.delay_ms));
+                let note = format!("attempt {} in {delay}", retrying.attempt);
+                self.set(run, &retrying.step, Mark::Running, at, Some(note));
+            }
+            Body::StepSkipped(skipped) => {
+                self.set(run, &skipped.step, Mark::Skipped, at, None);
+                self.note(run, &skipped.step, &skipped.reason);
+            }
+            Body::StepInDoubt(doubt) => {
+                let note = Some(text::one_line(&doubt.reason));
+                self.set(run, &doubt.step, Mark::InDoubt, at, note);
+            }
+            Body::StepResolved(resolved) => {
+                let mark = match resolved.resolution {
+                    Resolution::Returned(_) => Mark::Finished,
+                    Resolution::Failed(_) => Mark::Failed,
+                    Resolution::Retry => Mark::Running,
+                };
+                self.set(run, &resolved.step, mark, at, Some(String::new()));
+            }
+            Body::WaitStarted(wait) => match (&wait.step, wait.kind) {
+                (Some(step), WaitKind::Approval | WaitKind::Signal | WaitKind::Timer) => {
+                    let what = wait.prompt.as_deref().or(wait.name.as_deref());
+                    let until = wait
+                        .deadline
+                        .map(|at| format!("until {}", text::moment(at)));
+                    let what = what.map(text::one_line).or(until).unwrap_or_default();
+                    let note = format!("{}: {what}", wait.kind);
+                    self.set(run, step, Mark::Waiting, at, Some(note));
+                }
+                (None, WaitKind::Paused) if run == self.run => self.stopped = Some("paused"),
+                (None, WaitKind::CrashLoop) if run == self.run => {
+                    self.stopped = Some("keeps crashing");
+                }
+                _ => {}
+            },
+            Body::WaitEnded(ended) => match (&ended.step, ended.outcome) {
+                (None, WaitOutcome::Resumed) if run == self.run => self.stopped = None,
+                (
+                    Some(step),
+                    WaitOutcome::Answered
+                    | WaitOutcome::Signalled
+                    | WaitOutcome::TimedOut
+                    | WaitOutcome::Elapsed,
+                ) if self.is_waiting(run, step) => {
+                    self.end(run, step, Mark::Finished, None, at);
+                    let note = match (ended.outcome, ended.approved) {
+                        (WaitOutcome::TimedOut, _) => "out of time",
+                        (_, Some(true)) => "approved",
+                        (_, Some(false)) => "denied",
+                        (_, None) => "",
+                    };
+                    self.note(run, step, note);
+                }
+                _ => {}
+            },
+            Body::ChildStarted(child) => {
+                self.set(run, &child.step, Mark::Running, at, None);
+                let place = self.place(run, &child.step)?;
+                // The children of a mapped step are one line: its count.
+                if self.lines[place].items.is_none() {
+                    let id = self.lines[place].id.clone();
+                    self.forget_children(run, Some(&id));
+                    self.children.insert(child.child, (run, id));
+                    return Some(child.child);
+                }
+            }
+            _ => {}
+        }
+        None
+    }
+
+    /// Takes a printed line in.
+    pub fn printed(&mut self, run: RunId, step: &StepId, line: &str) {
+        let line = text::printed(line);
+        if !line.is_empty() {
+            self.note(run, step, &line);
+        }
+    }
+
+    pub fn steps_over(&self) -> usize {
+        self.lines.iter().filter(|line| line.mark.is_over()).count()
+    }
+
+    /// The steps of a spec, each a line, those of a child below the step that it is the work of.
+    fn list_steps(&mut self, run: RunId, spec: &Payload) {
+        let Some(spec) = spec.inline().map(|json| json.to_value()) else {
+            return;
+        };
+        let Some(steps) = spec.get("step").and_then(Value::as_array) else {
+            return;
+        };
+        let (mut place, depth) = match self.children.get(&run) {
+            None if run == self.run => (self.lines.len(), 0),
+            None => return,
+            Some((parent, id)) => {
+                let of = |line: &Line| line.run == *parent && line.id == *id;
+                match self.lines.iter().position(of) {
+                    Some(place) => (place + 1, self.lines[place].depth + 1),
+                    None => return,
+                }
+            }
+        };
+        for step in steps {
+            let Some(id) = step.get("id").and_then(Value::as_str) else {
+                continue;
+            };
+            let items = step.get("map").map(|map| Items {
+                total: map.as_array().map(Vec::len),
+                source: map.as_str().and_then(only_expression),
+                ..Items::default()
+            });
+            let line = Line {
+                run,
+                id: text::one_line(id),
+                depth,
+                mark: Mark::Pending,
+                since: None,
+                took: None,
+                note: String::new(),
+                items,
+            };
+            self.lines.insert(place, line);
+            place += 1;
+        }
+    }
+
+    /// A run that goes on with what another finished: the rest is to come again.
+    fn start_again(&mut self, forgotten: &[StepId]) {
+        self.stopped = None;
+        self.forget_children(self.run, None);
+        for line in &mut self.lines {
+            if let Some(items) = &mut line.items {
+                items.marks.retain(|_, mark| mark.is_kept());
+            }
+            if !line.mark.is_kept() {
+                *line = line.fresh();
+            }
+        }
+        for step in forgotten {
+            let (id, key) = base_and_key(step);
+            let Some(line) = self.lines.iter_mut().find(|line| line.id == id) else {
+                continue;
+            };
+            if let (Some(items), Some(key)) = (&mut line.items, key) {
+                items.marks.remove(&key);
+            }
+            *line = line.fresh();
+        }
+    }
+
+    /// Takes away the steps of the children of a step, or of every step, of a run.
+    fn forget_children(&mut self, parent: RunId, step: Option<&str>) {
+        let is_meant = |of: &(RunId, String)| of.0 == parent && step.is_none_or(|id| of.1 == id);
+        let gone = self.children.extract_if(|_, of| is_meant(of));
+        let gone: Vec<RunId> = gone.map(|(child, _)| child).collect();
+        for child in gone {
+            self.forget_children(child, None);
+            self.lines.retain(|line| line.run != child);
+        }
+    }
+
+    /// Learns how many items a map has whose list is in this value.
+    fn know_list(&mut self, run: RunId, path: &str, value: &Payload) {
+        let wanted = |items: &Items| {
+            let source = items.source.as_deref()?;
+            let rest = source.strip_prefix(path)?;
+            (rest.is_empty() || rest.starts_with('.')).then(|| rest.replace('.', "/"))
+        };
+        let mut decoded: Option<Value> = None;
+        for line in self.lines.iter_mut().filter(|line| line.run == run) {
+            let Some(pointer) = line.items.as_ref().and_then(wanted) else {
+                continue;
+            };
+            let Some(json) = value.inline() else { continue };
+            let decoded = decoded.get_or_insert_with(|| json.to_value());
+            let list = decoded.pointer(&pointer).and_then(Value::as_array);
+            if let (Some(items), Some(list)) = (&mut line.items, list) {
+                items.total = Some(list.len());
+                if list.is_empty() {
+                    line.mark = Mark::Finished;
+                }
+            }
+        }
+    }
+
+    /// The line of a step; a step that the spec does not name gets one, a step inside a step is part
+    /// of the outer one.
+    fn place(&mut self, run: RunId, step: &StepId) -> Option<usize> {
+        let (id, _) = base_and_key(step);
+        let found = self
+            .lines
+            .iter()
+            .position(|line| line.run == run && line.id == id);
+        if found.is_some() {
+            return found;
+        }
+        if run != self.run || step.to_string().contains('/') {
+            return None;
+        }
+        self.lines.push(Line {
+            run,
+            id,
+            depth: 0,
+            mark: Mark::Pending,
+            since: None,
+            took: None,
+            note: String::new(),
+            items: None,
+        });
+        Some(self.lines.len() - 1)
+    }
+
+    fn is_waiting(&mut self, run: RunId, step: &StepId) -> bool {
+        let place = self.place(run, step);
+        place.is_some_and(|place| {
+            let line = &self.lines[place];
+            line.mark == Mark::Waiting || line.items.is_some()
+        })
+    }
+
+    fn set(&mut self, run: RunId, step: &StepId, mark: Mark, at: Timestamp, note: Option<String>) {
+        let Some(place) = self.place(run, step) else {
+            return;
+        };
+        let line = &mut self.lines[place];
+        let began = line.mark == Mark::Pending;
+        match base_and_key(step).1 {
+            None => line.mark = mark,
+            Some(key) => {
+                let items = line.items.get_or_insert_default();
+                items.marks.insert(key, mark);
+                line.mark = items.mark();
+            }
+        }
+        if began {
+            line.since = Some(at);
+        }
+        if line.mark.is_over() {
+            line.took = line.since.map(|since| at.since(since));
+        } else {
+            line.took = None;
+        }
+        if let Some(note) = note {
+            line.note = note;
+        }
+    }
+
+    fn end(
+        &mut self,
+        run: RunId,
+        step: &StepId,
+        mark: Mark,
+        began: Option<Timestamp>,
+        at: Timestamp,
+    ) {
+        self.set(run, step, mark, began.unwrap_or(at), None);
+        let Some(place) = self.place(run, step) else {
+            return;
+        };
+        let line = &mut self.lines[place];
+        if line.mark.is_over() {
+            line.took = line.since.map(|since| at.since(since));
+            if mark == Mark::Finished && line.items.is_none() {
+                line.note.clear();
+            }
+        }
+    }
+
+    fn note(&mut self, run: RunId, step: &StepId, note: &str) {
+        if let Some(place) = self.place(run, step) {
+            self.lines[place].note = text::one_line(note);
+        }
+    }
+}
+
+/// A step's name, and the key of the item when it is one of a mapped step.
+fn base_and_key(step: &StepId) -> (String, Option<String>) {
+    let shown = step.to_string();
+    match shown.strip_suffix(']').and_then(|it| it.split_once('[')) {
+        Some((base, key)) if !base.contains('/') => (text::one_line(base), Some(key.to_owned())),
+        _ => (text::one_line(&shown), None),
+    }
+}
+
+/// The expression of a template that is nothing else: `{{ steps.files.output }}`.
+fn only_expression(template: &str) -> Option<String> {
+    let inner = template.trim().strip_prefix("{{")?.strip_suffix("}}")?;
+    let plain = |c: char| c.is_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let inner = inner.trim();
+    inner.chars().all(plain).then(|| inner.to_owned())
+}

@@ -1,0 +1,398 @@
+//! From the model to lines that fit a terminal. Pure, so that it is tested without one.
+
+use logreel::Timestamp;
+use unicode_width::UnicodeWidthStr as _;
+
+use super::model::{Line, Mark, Model};
+use crate::output::Paint;
+use crate::text;
+
+/// How large the terminal is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    pub width: usize,
+    pub height: usize,
+}
+
+const SPINNER: [&str; 8] = ["⠋", "⠙", "⠸", "⠴", "⠦", "⠧", "⠇", "⠏"];
+const SPINNER_MS: u128 = 120;
+/// Below this there is room for nothing.
+const WIDTH_MIN: usize = 4;
+
+/// The whole view: a header, then the steps; never wider than the terminal nor as high as it, because
+/// a line more would scroll away and could not be rewritten.
+pub fn render(model: &Model, now: Timestamp, size: Size, colour: bool) -> Vec<String> {
+    if size.width < WIDTH_MIN {
+        return Vec::new();
+    }
+    // The last column is left free: some terminals wrap when it is written.
+    let width = size.width - 1;
+    let rows = size.height.saturating_sub(2).max(1);
+    let brush = Brush { colour };
+    let mut lines = vec![header(model, now, width, brush)];
+    let room = rows.saturating_sub(1);
+    let shown = select(&model.lines, room);
+    let steps = || {
+        shown.iter().filter_map(|row| match row {
+            Row::Step(line) => Some(*line),
+            Row::Summary(..) => None,
+        })
+    };
+    let id_width = steps().map(|line| line.depth * 2 + line.id.width());
+    let columns = Columns {
+        id: id_width.max().unwrap_or(0).min((width / 3).max(8)),
+        count: steps().map(|line| count(line).width()).max().unwrap_or(0),
+        all: width,
+    };
+    for row in shown {
+        lines.push(match row {
+            Row::Step(line) => step(line, now, &columns, brush),
+            Row::Summary(mark, text) => {
+                let text = text::fit(&text, width.saturating_sub(2));
+                format!(
+                    "{} {}",
+                    sign(mark, None, brush),
+                    brush.paint(Paint::Dim, &text)
+                )
+            }
+        });
+    }
+    lines
+}
+
+#[derive(Clone, Copy)]
+struct Brush {
+    colour: bool,
+}
+
+impl Brush {
+    fn paint(self, paint: Paint, text: &str) -> String {
+        if self.colour {
+            paint.on(text)
+        } else {
+            text.to_owned()
+        }
+    }
+}
+
+fn header(model: &Model, now: Timestamp, width: usize, brush: Brush) -> String {
+    let short = model.run.short();
+    let took = model.began.map(|began| text::duration(now.since(began)));
+    let took = took.unwrap_or_default();
+    let stopped = model
+        .stopped
+        .map(|why| format!("  {why}"))
+        .unwrap_or_default();
+    let rest = format!("  {short}  {took}{stopped}");
+    let name = text::fit(&model.name, width.saturating_sub(rest.width()));
+    let line = format!("{}{rest}", brush.paint(Paint::Strong, &name));
+    if name.width() + rest.width() > width {
+        return text::fit(&format!("{name}{rest}"), width);
+    }
+    line
+}
+
+/// How wide what is.
+struct Columns {
+    id: usize,
+    count: usize,
+    all: usize,
+}
+
+/// How many items of a mapped step are over, of how many.
+fn count(line: &Line) -> String {
+    match line
+        .items
+        .as_ref()
+        .map(|items| (items.over(), items.total()))
+    {
+        None => String::new(),
+        Some((over, Some(total))) => format!("  {over}/{total}"),
+        Some((over, None)) => format!("  {over}"),
+    }
+}
+
+fn step(line: &Line, now: Timestamp, columns: &Columns, brush: Brush) -> String {
+    let (id_width, width) = (columns.id, columns.all);
+    let indent = "  ".repeat(line.depth);
+    let id = text::fit(
+        &format!("{indent}{}", line.id),
+        id_width.min(width.saturating_sub(2)),
+    );
+    let id_blanks = " ".repeat(id_width.saturating_sub(id.width()));
+    let elapsed = match (line.mark, line.took, line.since) {
+        (Mark::Pending | Mark::Skipped, _, _) => None,
+        (_, Some(took), _) => Some(took),
+        (_, None, Some(since)) => Some(now.since(since)),
+        (_, None, None) => None,
+    };
+    let running = match line.mark {
+        Mark::Running => elapsed,
+        _ => None,
+    };
+    let elapsed = elapsed.map(text::duration).unwrap_or_default();
+    let figures = format!("{:<1$}  {elapsed:>6}", count(line), columns.count);
+    let sign = sign(line.mark, running.map(|it| it.as_millis()), brush);
+    let used = 2 + id_width + figures.width();
+    if used > width {
+        return format!("{sign} {id}");
+    }
+    let head = format!("{sign} {id}{id_blanks}{figures}");
+    let note = text::fit(&line.note, width.saturating_sub(used + 2));
+    if note.is_empty() || note == "…" {
+        return head.trim_end().to_owned();
+    }
+    let paint = match line.mark {
+        Mark::Failed | Mark::InDoubt => Paint::Bad,
+        Mark::Waiting => Paint::Waits,
+        _ => Paint::Dim,
+    };
+    format!("{head}  {}", brush.paint(paint, &note))
+}
+
+fn sign(mark: Mark, running_ms: Option<u128>, brush: Brush) -> String {
+    match mark {
+        Mark::Pending => brush.paint(Paint::Dim, "·"),
+        Mark::Running => {
+            let frame = running_ms.unwrap_or(0) / SPINNER_MS % SPINNER.len() as u128;
+            brush.paint(Paint::Busy, SPINNER[frame as usize])
+        }
+        Mark::Waiting => brush.paint(Paint::Waits, "?"),
+        Mark::Finished => brush.paint(Paint::Good, "✓"),
+        Mark::Failed => brush.paint(Paint::Bad, "✗"),
+        Mark::Skipped => brush.paint(Paint::Dim, "-"),
+        Mark::InDoubt => brush.paint(Paint::Bad, "!"),
+    }
+}
+
+/// A row of the view.
+enum Row<'m> {
+    Step(&'m Line),
+    Summary(Mark, String),
+}
+
+/// The steps that fit: what is over collapses first, then what is to come, then the rest is cut.
+fn select(lines: &[Line], room: usize) -> Vec<Row<'_>> {
+    if lines.len() <= room {
+        return lines.iter().map(Row::Step).collect();
+    }
+    let is_quiet = |line: &&Line| matches!(line.mark, Mark::Finished | Mark::Skipped);
+    let over = lines.iter().filter(is_quiet).count();
+    let mut rows = Vec::new();
+    if over > 0 {
+        rows.push(Row::Summary(Mark::Finished, format!("{over} finished")));
+    }
+    let open: Vec<&Line> = lines.iter().filter(|line| !is_quiet(line)).collect();
+    if open.len() + rows.len() <= room {
+        rows.extend(open.into_iter().map(Row::Step));
+        return rows;
+    }
+    let (pending, lively): (Vec<&Line>, Vec<&Line>) = open
+        .into_iter()
+        .partition(|line| line.mark == Mark::Pending);
+    let for_pending = usize::from(!pending.is_empty());
+    let free = room.saturating_sub(rows.len() + for_pending);
+    let cut = lively.len() > free;
+    let shown = if cut {
+        free.saturating_sub(1)
+    } else {
+        lively.len()
+    };
+    let left = lively.len() - shown;
+    rows.extend(lively.into_iter().take(shown).map(Row::Step));
+    if cut {
+        rows.push(Row::Summary(
+            Mark::Running,
+            format!("{left} more under way"),
+        ));
+    }
+    // Some of those to come, when there is room for them and the count of the others.
+    let room_left = room.saturating_sub(rows.len());
+    let named = room_left.saturating_sub(1).min(pending.len());
+    rows.extend(pending.iter().take(named).copied().map(Row::Step));
+    if pending.len() > named {
+        let more = pending.len() - named;
+        rows.push(Row::Summary(Mark::Pending, format!("{more} more to come")));
+    }
+    rows.truncate(room);
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use logreel::core::Epoch;
+    use logreel::core::event::{
+        ChildStarted, RunForked, RunStarted, StepFailed, StepFinished, StepSkipped, StepStarted,
+        WaitStarted,
+    };
+    use logreel::{Body, Digest, Event, RunId, Seq};
+    use serde::de::DeserializeOwned;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const BEGIN: i64 = 4_102_444_800_000_000;
+
+    fn run_id(n: u8) -> RunId {
+        format!("run_0197b0a0-0001-7000-8000-00000000000{n}")
+            .parse()
+            .unwrap()
+    }
+
+    fn body<T: DeserializeOwned + Into<Body>>(value: Value) -> Body {
+        serde_json::from_value::<T>(value).unwrap().into()
+    }
+
+    fn started(name: &str, steps: Value) -> Body {
+        body::<RunStarted>(json!({
+            "agent": name, "budget": {}, "durability": "full", "input": [1, 2], "kind": "workflow",
+            "labels": {}, "provenance": {"models": [], "tools": []},
+            "spec": {"name": name, "step": steps}, "spec_digest": Digest::of(b"").to_string(),
+        }))
+    }
+
+    struct Story(Model);
+
+    impl Story {
+        fn tell(&mut self, run: u8, at_ms: i64, body: Body) {
+            let event = Event {
+                seq: Seq::FIRST,
+                at: at(at_ms),
+                caller_at: None,
+                epoch: Epoch(1),
+                late: false,
+                digest: Digest::of(b""),
+                body,
+            };
+            self.0.apply(run_id(run), &event);
+        }
+
+        fn start(&mut self, step: Value, at_ms: i64) {
+            let value = json!({"attempt": 1, "effect": "read", "step": step});
+            self.tell(1, at_ms, body::<StepStarted>(value));
+        }
+
+        fn finish(&mut self, step: Value, at_ms: i64, output: Value) {
+            let value = json!({"attempt": 1, "effect": "read", "step": step, "output": output});
+            self.tell(1, at_ms, body::<StepFinished>(value));
+        }
+    }
+
+    fn at(ms: i64) -> Timestamp {
+        Timestamp::from_micros(BEGIN + ms * 1000)
+    }
+
+    /// A bit of everything, 72 seconds in.
+    fn story() -> Story {
+        let mut story = Story(Model::new(run_id(1)));
+        story.tell(
+            1,
+            0,
+            started(
+                "audit",
+                json!([
+                    {"id": "files", "run": "x"},
+                    {"id": "review", "map": "{{ steps.files.output }}", "run": "x"},
+                    {"id": "翻訳する", "run": "x"},
+                    {"id": "maybe", "run": "x"},
+                    {"id": "lint", "run": "x"},
+                    {"id": "sub", "workflow": "x"},
+                    {"id": "approve", "wait": "approval"},
+                    {"id": "publish", "run": "x"},
+                ]),
+            ),
+        );
+        story.start(json!("files"), 10);
+        story.finish(json!("files"), 1_210, json!(["a", "b", "c", "d"]));
+        for (item, end) in [("a", Some(9_000)), ("b", Some(30_000)), ("c", None)] {
+            story.start(json!(["review", item]), 2_000);
+            if let Some(end) = end {
+                story.finish(json!(["review", item]), end, Value::Null);
+            }
+        }
+        let step = |id: &str| logreel::StepId::from_parts([id]).unwrap();
+        let review = logreel::StepId::from_parts(["review", "c"]).unwrap();
+        story
+            .0
+            .printed(run_id(1), &review, "\x1b[31mreading c\x1b[0m\x1b[2J");
+        story.start(json!("翻訳する"), 60_000);
+        let line =
+            "これはとても長い行です。端末の幅を超えないように切られなければなりません。以上です。";
+        story.0.printed(run_id(1), &step("翻訳する"), line);
+        let skipped = json!({"reason": "`when` is false", "step": "maybe"});
+        story.tell(1, 2_000, body::<StepSkipped>(skipped));
+        let error = json!({"kind": "exit", "message": "exit 1: 3 warnings", "retryable": true});
+        let failed = json!({"attempt": 1, "step": "lint", "error": error, "started_at": at(3_000).to_string()});
+        story.tell(1, 7_000, body::<StepFailed>(failed));
+        let child =
+            json!({"budget": {}, "child": run_id(2).to_string(), "detached": false, "step": "sub"});
+        story.tell(1, 50_000, body::<ChildStarted>(child));
+        story.tell(
+            2,
+            50_100,
+            started("inner", json!([{"id": "fetch"}, {"id": "store"}])),
+        );
+        let fetch = json!({"attempt": 2, "effect": "read", "step": "fetch"});
+        story.tell(2, 51_000, body::<StepStarted>(fetch));
+        let wait = json!({"kind": "approval", "prompt": "Publish 3\nfindings?", "step": "approve", "wait": "w1"});
+        story.tell(1, 61_000, body::<WaitStarted>(wait));
+        story
+    }
+
+    fn shown(width: usize, height: usize) -> String {
+        let lines = render(&story().0, at(72_000), Size { width, height }, false);
+        assert!(lines.len() < height, "{lines:#?}");
+        for line in &lines {
+            assert!(line.width() < width, "{line}");
+            assert!(!line.contains(|c: char| c.is_control()), "{line:?}");
+        }
+        lines.join("\n")
+    }
+
+    #[test]
+    fn wide_enough() {
+        insta::assert_snapshot!(shown(80, 24));
+    }
+
+    #[test]
+    fn narrow() {
+        insta::assert_snapshot!(shown(40, 24));
+    }
+
+    #[test]
+    fn too_low_for_all() {
+        insta::assert_snapshot!(shown(80, 10));
+    }
+
+    /// What the old run finished stays, the rest is to come, its child's steps are gone.
+    #[test]
+    fn a_retry_begins_with_what_finished() {
+        let mut story = story();
+        let forked = json!({
+            "budget": {}, "digest": Digest::of(b"").to_string(), "forgotten": [["review", "a"]],
+            "input": null, "may_have_happened": [],
+            "parent": {"relation": "retry", "run": run_id(3).to_string(), "seq": 20},
+        });
+        story.tell(1, 71_000, body::<RunForked>(forked));
+        story.tell(2, 71_500, started("inner", json!([{"id": "late"}])));
+        let size = Size {
+            width: 80,
+            height: 24,
+        };
+        insta::assert_snapshot!(render(&story.0, at(72_000), size, false).join("\n"));
+    }
+
+    #[test]
+    fn no_size_breaks_it() {
+        for width in 1..100 {
+            for height in 3..14 {
+                let lines = render(&story().0, at(72_000), Size { width, height }, true);
+                assert!(lines.len() < height);
+                let plain = lines
+                    .iter()
+                    .map(|it| anstream::adapter::strip_str(it).to_string());
+                assert!(plain.into_iter().all(|it| it.width() < width));
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! How a run came out, for people and for programs.
+
+use logreel::core::event::WaitKind;
+use logreel::core::row::{End, OpenWait};
+use logreel::view::{EventView, RunView};
+use logreel::{Entry, RunId, RunStore};
+use serde::Serialize;
+
+use crate::output::Output;
+use crate::show::print_value;
+use crate::{settle, text};
+
+/// A line of `run --json` and `wait --json`.
+#[derive(Serialize)]
+pub struct Line<'a, T> {
+    r#type: &'static str,
+    #[serde(flatten)]
+    what: &'a T,
+}
+
+impl<'a> Line<'a, RunView> {
+    pub fn run(what: &'a RunView) -> Self {
+        Self {
+            r#type: "run",
+            what,
+        }
+    }
+}
+
+impl<'a, 'r> Line<'a, EventView<'r>> {
+    pub fn event(what: &'a EventView<'r>) -> Self {
+        Self {
+            r#type: "event",
+            what,
+        }
+    }
+}
+
+/// The output on stdout, or why there is none on stderr.
+pub async fn tell(store: &dyn RunStore, entry: &Entry, out: &mut Output) -> anyhow::Result<()> {
+    let short = entry.row.run.short();
+    match entry.row.facts.ended.as_ref().map(|ended| &ended.end) {
+        Some(End::Completed { output }) => {
+            let output = logreel::value::resolve(store, output).await?;
+            print_value(&output, out)?;
+        }
+        Some(End::Failed { .. } | End::Cancelled { .. }) => {
+            out.note(format!("{short} {}", ended(entry)));
+        }
+        None => {
+            let what = text::waits(&entry.row);
+            out.note(format!("{short} waits for someone ({what}):"));
+            for line in how_to_go_on(store, &entry.row.run).await? {
+                out.note(format!("  {line}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// How an ended run ended, in words that follow its name.
+pub fn ended(entry: &Entry) -> String {
+    let Some(ended) = &entry.row.facts.ended else {
+        return text::status(entry);
+    };
+    match &ended.end {
+        End::Completed { .. } => "completed".to_owned(),
+        End::Failed { cause } => {
+            let step = cause.step.as_ref().map(|step| format!(" in {step}"));
+            let message = text::one_line(&cause.message);
+            format!("failed{}: {message}", step.unwrap_or_default())
+        }
+        End::Cancelled { reason } => {
+            let reason = reason.as_deref().map(text::one_line);
+            let reason = reason.map(|why| format!(": {why}"));
+            format!("was cancelled{}", reason.unwrap_or_default())
+        }
+    }
+}
+
+/// What a person may do about each wait of a run and of the children it waits for.
+pub async fn how_to_go_on(store: &dyn RunStore, run: &RunId) -> anyhow::Result<Vec<String>> {
+    let mut lines = Vec::new();
+    for entry in settle::tree(store, run).await? {
+        for open in &entry.row.facts.waits {
+            if open.wait.kind.needs_person() {
+                lines.push(how_to_end(&entry.row.run, open));
+            }
+        }
+    }
+    Ok(lines)
+}
+
+/// What ends a wait: a command, where there is one.
+pub fn how_to_end(run: &RunId, open: &OpenWait) -> String {
+    let (wait, short) = (&open.wait, run.short());
+    match wait.kind {
+        WaitKind::Approval => format!(
+            "logreel answer {short} {} --approve --resume   (or --deny)",
+            wait.wait
+        ),
+        WaitKind::Signal => {
+            let name = wait.name.as_deref().unwrap_or_default();
+            format!("logreel signal {short} {} --resume", quoted(name))
+        }
+        WaitKind::Paused | WaitKind::CrashLoop => format!("logreel resume {short}"),
+        WaitKind::InDoubt => {
+            let step = wait.step.as_ref().map(ToString::to_string);
+            let call = step.or_else(|| wait.call.as_ref().map(ToString::to_string));
+            let call = quoted(&call.unwrap_or_default());
+            format!(
+                "logreel resolve {short} {call} --returned JSON --resume   (or --failed WHY, --retry)"
+            )
+        }
+        WaitKind::Budget => "raise the limit that was reached".to_owned(),
+        WaitKind::Timer | WaitKind::Retry | WaitKind::Child => "it ends by itself".to_owned(),
+    }
+}
+
+/// A word as a shell takes it, on one line whatever is in it.
+fn quoted(word: &str) -> String {
+    let word = text::one_line(word);
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+,=".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}

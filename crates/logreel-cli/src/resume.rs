@@ -1,0 +1,202 @@
+//! `logreel resume`: drives a run on here, or every run that is ready or lost its driver.
+
+use std::path::PathBuf;
+
+use logreel::core::event::RunKind;
+use logreel::store::Claimable;
+use logreel::view::RunView;
+use logreel::workflow::Workflow;
+use logreel::{Body, Entry, Error, ErrorKind, RunId, Seq, Status};
+
+use crate::error::Failure;
+use crate::outcome::Line;
+use crate::output::Output;
+use crate::settle::{CANCELLED, FAILED, WAITS};
+use crate::signals::Signals;
+use crate::store::{Acting, Missing, Place};
+use crate::{drive, follow_many, name, outcome, settle, spec};
+
+const EXAMPLES: &str = "\
+Examples:
+  logreel resume @last      go on with the newest run: paused, interrupted, or ready
+  logreel resume            go on with every run that is ready or lost its driver";
+
+/// How many runs are taken at a time when none is named.
+const TAKEN: usize = 1000;
+
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Which run [default: every orphaned and ready one]
+    run: Option<String>,
+    /// Go on with the spec that the run was started with, though its file has changed
+    #[arg(long, conflicts_with = "accept_spec_change", requires = "run")]
+    stored_spec: bool,
+    /// Go on with the spec file as it is now; the change is recorded
+    #[arg(long, requires = "run")]
+    accept_spec_change: bool,
+    /// The folder to run in [default: as recorded]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
+    let signals = Signals::new()?;
+    let dir = args.dir.as_deref().map(spec::folder).transpose()?;
+    let acting = place.act(Missing::Refuse, dir.as_deref(), out).await?;
+    let Some(named) = &args.run else {
+        return all(acting, signals, out).await;
+    };
+    let run = name::resolve(&*acting.store, named).await?;
+    let entry = acting.store.entry(&run).await?;
+    match entry.row.status() {
+        Status::Completed => {
+            if out.json {
+                out.json_line(&Line::run(&RunView::of(&entry)))?;
+            } else {
+                outcome::tell(&*acting.store, &entry, out).await?;
+            }
+            return Ok(0);
+        }
+        Status::Failed | Status::Cancelled => return Err(ended(&entry).into()),
+        _ => {}
+    }
+    let changed = match args.stored_spec {
+        true => None,
+        false => changed_spec(&acting, &entry).await?,
+    };
+    let accepted = match changed {
+        Some(changed) if !args.accept_spec_change => return Err(changed.refusal(&entry).into()),
+        Some(changed) => Some(changed.now?),
+        None => None,
+    };
+    let root = settle::root(&*acting.store, run).await?;
+    if root == run {
+        return one(acting, &entry, accepted.as_ref(), signals, out).await;
+    }
+    // A child alone would leave its parent waiting, and is not what anyone wants who says @last.
+    match acting.engine.resume(&run).await {
+        Ok(_) | Err(Error::Waiting { .. } | Error::Driven { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let (short, parent) = (run.short(), root.short());
+    out.note(format!("{short} is part of {parent}; going on with that"));
+    let root = acting.store.entry(&root).await?;
+    one(acting, &root, None, signals, out).await
+}
+
+/// Drives one run on, from where it stands; under another workflow when someone accepted it.
+pub async fn one(
+    acting: Acting,
+    entry: &Entry,
+    accepted: Option<&Workflow>,
+    signals: Signals,
+    out: &mut Output,
+) -> anyhow::Result<u8> {
+    let run = entry.row.run;
+    let resumed = match accepted {
+        Some(workflow) => acting.engine.resume_under(&run, workflow).await,
+        None => acting.engine.resume(&run).await,
+    };
+    match resumed {
+        // What it waits for is told, or asked about, by whoever follows it.
+        Ok(_) | Err(Error::Waiting { .. }) => {}
+        Err(error @ Error::Driven { .. }) => {
+            let short = run.short();
+            let hint = format!("`logreel log {short} --follow` watches it");
+            return Err(Failure::new(error.kind(), error.to_string())
+                .hint(hint)
+                .into());
+        }
+        Err(error) => return Err(error.into()),
+    }
+    drive::to_the_end(acting, run, entry.row.head.seq.next(), signals, out).await
+}
+
+/// Every run that is ready or lost its driver.
+async fn all(acting: Acting, mut signals: Signals, out: &mut Output) -> anyhow::Result<u8> {
+    let what = [Claimable {
+        kind: RunKind::Workflow,
+        agents: None,
+        specs: None,
+    }];
+    let ready = acting.store.claimable(&what, TAKEN).await?;
+    if ready.is_empty() {
+        out.note("no run is ready or orphaned");
+    }
+    let mut taken: Vec<RunId> = Vec::new();
+    for run in ready {
+        match acting.engine.resume(&run).await {
+            Ok(_) => taken.push(run),
+            Err(Error::Driven { .. } | Error::Waiting { .. } | Error::Ended { .. }) => {}
+            Err(error) => out.note(format!("{} is left alone: {error}", run.short())),
+        }
+    }
+    let followed = follow_many::to_the_end(&acting, &taken, &mut signals, out).await;
+    acting.engine.close().await?;
+    let codes = match followed? {
+        Ok(codes) => codes,
+        Err(stop) => return Ok(stop.code()),
+    };
+    let first = [FAILED, CANCELLED, WAITS]
+        .into_iter()
+        .find(|it| codes.contains(it));
+    Ok(first.unwrap_or(0))
+}
+
+fn ended(entry: &Entry) -> Failure {
+    let (run, short) = (entry.row.run, entry.row.run.short());
+    let message = format!(
+        "{run} {}; an ended run stays as it is",
+        outcome::ended(entry)
+    );
+    Failure::new(ErrorKind::Terminal, message).hint(format!(
+        "`logreel retry {short}` goes on in a new run that shares what finished"
+    ))
+}
+
+/// A spec file that is not what the run was started with.
+struct Changed {
+    file: String,
+    now: Result<Workflow, Failure>,
+}
+
+impl Changed {
+    fn refusal(&self, entry: &Entry) -> Failure {
+        let short = entry.row.run.short();
+        let message = format!(
+            "{} is not what {} was started with",
+            self.file, entry.row.run
+        );
+        Failure::new(ErrorKind::SpecChanged, message).hint(format!(
+            "`logreel resume {short} --stored-spec` goes on with the spec as it was, \
+             `--accept-spec-change` with the file as it is"
+        ))
+    }
+}
+
+/// The spec file of the run, when it is there and says something else now.
+async fn changed_spec(acting: &Acting, entry: &Entry) -> anyhow::Result<Option<Changed>> {
+    if entry.row.facts.kind != RunKind::Workflow {
+        return Ok(None);
+    }
+    let page = acting.store.read(&entry.row.run, Seq::FIRST, 1).await?;
+    let Some(first) = page.items.first() else {
+        return Ok(None);
+    };
+    let event = first.decode().map_err(logreel::store::Error::from)?;
+    let Body::RunStarted(started) = event.body else {
+        return Ok(None);
+    };
+    let Some(file) = started
+        .spec_file
+        .filter(|file| PathBuf::from(file).exists())
+    else {
+        return Ok(None);
+    };
+    let now = spec::read(&PathBuf::from(&file));
+    let same = now
+        .as_ref()
+        .is_ok_and(|now| now.digest() == entry.row.facts.spec_digest);
+    Ok((!same).then_some(Changed { file, now }))
+}

@@ -1,0 +1,57 @@
+//! `logreel retry`: goes on with a failed or cancelled run in a new one that shares what finished.
+
+use logreel::ErrorKind;
+
+use crate::error::Failure;
+use crate::output::Output;
+use crate::signals::Signals;
+use crate::store::{Missing, Place};
+use crate::{drive, input, name};
+
+const EXAMPLES: &str = "\
+Examples:
+  logreel retry @last                   what finished is kept, what failed starts again
+  logreel retry @last --from review     review and all that need it start again too";
+
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Which run; it must have failed or been cancelled
+    run: String,
+    /// Forget this step and all that need it, though they finished
+    #[arg(long, value_name = "STEP")]
+    from: Option<String>,
+    /// Another input: text or JSON, @FILE, or - for stdin
+    #[arg(long, value_name = "INPUT", allow_hyphen_values = true)]
+    input: Option<String>,
+}
+
+pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
+    let signals = Signals::new()?;
+    let acting = place.act(Missing::Refuse, None, out).await?;
+    let run = name::resolve(&*acting.store, &args.run).await?;
+    let mut retry = acting.engine.retry(&run);
+    if let Some(from) = args.from {
+        retry = retry.from(from);
+    }
+    if let Some(said) = &args.input {
+        retry = retry.input(&input::read(Some(said))?);
+    }
+    let retried = retry.await;
+    let handle = match retried {
+        Ok(handle) => handle,
+        Err(error) => {
+            acting.engine.close().await?;
+            return Err(error.into());
+        }
+    };
+    let entry = handle.entry().await?;
+    let Some(parent) = &entry.row.facts.parent else {
+        let message = format!("{} was made by a retry and names no parent", handle.id());
+        return Err(Failure::new(ErrorKind::Bug, message).into());
+    };
+    let (short, old) = (handle.id().short(), run.short());
+    out.note(format!("{short} goes on with what {old} finished"));
+    // What it shares with the old run is history; its own log begins with `run.forked`.
+    drive::to_the_end(acting, handle.id(), parent.seq.next(), signals, out).await
+}

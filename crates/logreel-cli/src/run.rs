@@ -1,0 +1,155 @@
+//! `logreel run`: starts a workflow here and follows it, or leaves it to the background.
+
+use std::path::PathBuf;
+
+use logreel::workflow::Workflow;
+use logreel::{ErrorKind, IfBusy, Json, RunHandle, RunId, Seq, Session};
+
+use crate::error::Failure;
+use crate::output::Output;
+use crate::signals::Signals;
+use crate::store::{Acting, Missing, Place};
+use crate::{detach, drive, git, input, ls, spec};
+
+const EXAMPLES: &str = "\
+Examples:
+  logreel run audit.toml                     run it here, watch it, print its output
+  logreel run audit.toml '{\"depth\": 2}'      with an input: text, JSON, @file or - for stdin
+  out=$(logreel run audit.toml -q)           stdout is the output and nothing else
+  logreel run audit.toml --key nightly-14    the same key again attaches to the same run
+  logreel run audit.toml --detach            in the background; prints the run's id
+
+Ctrl-C pauses the run durably; `logreel resume` goes on.";
+
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// A workflow file, .toml or .json
+    #[arg(value_name = "SPEC")]
+    spec: PathBuf,
+    /// What it works on: text or JSON, @FILE, or - for stdin
+    #[arg(value_name = "INPUT", allow_hyphen_values = true)]
+    input: Option<String>,
+    /// The conversation it belongs to; one run is active in it at a time
+    #[arg(long, value_name = "S")]
+    session: Option<Session>,
+    /// A label to list it by; repeat for more
+    #[arg(long, value_name = "K=V", value_parser = ls::parse_label)]
+    label: Vec<(String, String)>,
+    /// Your own name for the run: starting with the same key again attaches to it
+    #[arg(long, value_name = "K")]
+    key: Option<String>,
+    /// The run's id, run_ and a UUID; the same id again attaches
+    #[arg(long, value_name = "RUN")]
+    id: Option<RunId>,
+    /// Run in the background and print the run's id
+    #[arg(long)]
+    detach: bool,
+    /// When the session has an active run: refuse, wait for it, or cancel it
+    #[arg(long, value_name = "HOW", default_value = "reject")]
+    if_busy: Busy,
+    /// The folder to run in [default: the spec file's]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Busy {
+    Reject,
+    Wait,
+    Interrupt,
+}
+
+impl From<Busy> for IfBusy {
+    fn from(busy: Busy) -> Self {
+        match busy {
+            Busy::Reject => Self::Reject,
+            Busy::Wait => Self::Wait,
+            Busy::Interrupt => Self::Interrupt,
+        }
+    }
+}
+
+pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
+    if args.detach && place.is_memory() {
+        let message =
+            "a store in memory ends with this process, so nothing can go on in the background";
+        return Err(Failure::new(ErrorKind::Usage, message)
+            .hint("leave out --detach, or name a file with --store PATH")
+            .into());
+    }
+    let workflow = spec::read(&args.spec)?;
+    let (file, folder) = spec::place(&args.spec)?;
+    let folder = match &args.dir {
+        Some(said) => spec::folder(said)?,
+        None => folder,
+    };
+    let what = What {
+        input: input::read(args.input.as_deref())?,
+        workflow,
+        file,
+        folder,
+    };
+    // Before the run exists: a signal that comes now must find someone who hears it.
+    let mut signals = Signals::new()?;
+    let acting = place.act(Missing::Make, None, out).await?;
+    let started = tokio::select! {
+        started = start(&args, &acting, &what) => started,
+        // Waiting for a busy session may take long.
+        stop = signals.next() => {
+            acting.engine.close().await?;
+            return Ok(stop.code());
+        }
+    };
+    let run = match started {
+        Ok(handle) => handle.id(),
+        Err(error) => {
+            acting.engine.close().await?;
+            return Err(error);
+        }
+    };
+    if args.detach {
+        acting.engine.close().await?;
+        detach::leave(&acting, run, out)?;
+        out.line(run.to_string())?;
+        return Ok(0);
+    }
+    drive::to_the_end(acting, run, Seq::FIRST, signals, out).await
+}
+
+/// What to run, on what, where.
+struct What {
+    workflow: Workflow,
+    input: Json,
+    file: PathBuf,
+    folder: PathBuf,
+}
+
+async fn start(args: &Args, acting: &Acting, what: &What) -> anyhow::Result<RunHandle<Json>> {
+    let mut start = acting
+        .engine
+        .workflow(&what.workflow)
+        .start(&what.input)
+        .spec_file(what.file.to_string_lossy())
+        .dir(what.folder.to_string_lossy())
+        .if_busy(args.if_busy.into());
+    if let Some(git) = git::look(&what.folder) {
+        start = start.git(git);
+    }
+    if let Some(session) = &args.session {
+        start = start.session(session.as_str());
+    }
+    if let Some(key) = &args.key {
+        start = start.key(key);
+    }
+    if let Some(id) = args.id {
+        start = start.id(id);
+    }
+    for (name, value) in &args.label {
+        start = start.label(name, value);
+    }
+    if args.detach {
+        start = start.queue();
+    }
+    Ok(start.await?)
+}

@@ -1,0 +1,69 @@
+//! `logreel worker`: drives the runs of this store until it is told to stop.
+
+use logreel::core::event::WaitKind;
+use logreel::{Body, HookEvent};
+
+use crate::detach::WorkerLock;
+use crate::live::terminal;
+use crate::output::Output;
+use crate::signals::{Signals, Stop};
+use crate::store::{Missing, Place};
+use crate::text;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// How many runs it drives at once
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    concurrency: u16,
+}
+
+pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
+    let mut signals = Signals::new()?;
+    let quiet = out.quiet;
+    let told = move |event: HookEvent| async move {
+        if !quiet && let Some(line) = line(&event) {
+            terminal::print(&format!("{} {line}\n", event.run.short()));
+        }
+        Ok(())
+    };
+    let acting = place
+        .act_with(Missing::Make, out, |builder| builder.on_event(told))
+        .await?;
+    let lock = acting.path.as_deref().map(WorkerLock::hold).transpose()?;
+    let at_once = usize::from(args.concurrency);
+    out.note(match &acting.path {
+        Some(path) => format!("driving up to {at_once} runs of {}", path.display()),
+        None => format!("driving up to {at_once} runs"),
+    });
+    let stop = tokio::select! {
+        worked = acting.engine.work(at_once) => {
+            worked?;
+            Stop::Terminate
+        }
+        stop = signals.next() => stop,
+    };
+    // From now on `--detach` must not count on this process.
+    drop(lock);
+    out.note("leaving; what is under way is handed back");
+    tokio::select! {
+        closed = acting.engine.close() => closed?,
+        _ = signals.next() => {}
+    }
+    Ok(stop.code())
+}
+
+/// A line for a run that was taken, ended, or waits for someone.
+fn line(event: &HookEvent) -> Option<String> {
+    Some(match &event.event.body {
+        Body::PhaseEntered(_) => "taken".to_owned(),
+        Body::RunResumed(_) => "taken again".to_owned(),
+        Body::RunCompleted(_) => "completed".to_owned(),
+        Body::RunFailed(failed) => format!("failed: {}", text::one_line(&failed.error.message)),
+        Body::RunCancelled(_) => "cancelled".to_owned(),
+        Body::WaitStarted(wait) if wait.kind.needs_person() && wait.kind != WaitKind::Paused => {
+            format!("waits for {}", wait.kind)
+        }
+        Body::WaitStarted(wait) if wait.kind == WaitKind::Paused => "paused".to_owned(),
+        _ => return None,
+    })
+}
