@@ -126,7 +126,7 @@ pub async fn ours(pens: &mut Vec<Pen>, slice: Duration) -> Result<(Samples, f64)
 }
 
 /// A slice of the reference: events per second.
-async fn theirs(group: &Arc<GroupFile>, waiters: usize, slice: Duration) -> Result<f64> {
+pub async fn theirs(group: &Arc<GroupFile>, waiters: usize, slice: Duration) -> Result<f64> {
     let mut tasks = JoinSet::new();
     let began = now();
     let until = began + slice;

@@ -19,6 +19,7 @@ mod resume;
 mod step;
 mod tail;
 mod work;
+mod workflow;
 
 use std::path::PathBuf;
 
@@ -81,6 +82,8 @@ enum Bench {
     Resume,
     /// A cancel from another process beside a busy writer.
     Cancel,
+    /// Workflows whose steps do nothing.
+    Workflow,
 }
 
 fn main() -> Result<()> {
@@ -131,6 +134,7 @@ async fn run(bench: Bench, place: Place) -> Result<Vec<Row>> {
             Bench::Open => open::bench(&place).await,
             Bench::Resume => resume::bench(&place).await,
             Bench::Cancel => cancel::bench(&place).await,
+            Bench::Workflow => workflow::bench(&place).await,
         }
     });
     measured.await?

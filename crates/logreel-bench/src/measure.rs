@@ -44,6 +44,11 @@ impl Samples {
         self.0.append(&mut other.0);
     }
 
+    /// The latest of them.
+    pub fn last(&self, count: usize) -> Self {
+        Self(self.0[self.0.len().saturating_sub(count)..].to_vec())
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = &Duration> {
         self.0.iter()
     }

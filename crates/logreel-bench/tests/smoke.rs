@@ -40,6 +40,7 @@ fn every_bench_gives_rows_of_the_agreed_shape() {
     let expected = [
         ("append", "p50_us p99_us"),
         ("cancel", "p50_us p99_us"),
+        ("workflow", "p50_us p99_us per_s"),
         ("concurrent", "p50_us p99_us per_s"),
         ("fold", "per_s"),
         ("growth", "bytes_ratio mib p50_us"),

@@ -1,4 +1,8 @@
 //! The rules of workflows, by name, with real commands, on memory and on SQLite.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test may unwrap, and so may what it shares"
+)]
 
 mod common;
 

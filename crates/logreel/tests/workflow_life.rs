@@ -1,5 +1,9 @@
 //! What happens to a workflow's run besides running: changed specs, pauses, retries, parents that
 //! die, and going on in another store.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test may unwrap, and so may what it shares"
+)]
 
 mod common;
 

@@ -408,7 +408,7 @@ impl Running<'_> {
         if answer.approved || on_deny == OnDeny::Continue {
             return Ok(());
         }
-        let by = answer.by.map_or_else(|| "the deadline".to_owned(), |by| by);
+        let by = answer.by.unwrap_or_else(|| "the deadline".to_owned());
         Err(TaskError::of_kind("denied", format!("denied by {by}")).permanent())
     }
 
