@@ -687,7 +687,7 @@ run = "./review.sh"
 input = "{{ item }}"
 env = { TOKEN = "${NO_SUCH_TOKEN}" }
 env_from = ["HOME"]
-retry = { attempts = 3, backoff = "1s..30s" }
+retry = { attempts = 3, backoff = "1m..1h" }
 timeout = "10m"
 on_error = "continue"
 [[step]]
