@@ -10,6 +10,7 @@
 mod common;
 
 use std::os::unix::fs::PermissionsExt as _;
+use std::process::Stdio;
 use std::sync::Arc;
 
 use common::project::Project;
@@ -583,6 +584,8 @@ input = "{{ steps.once.output }} {{ input }}"
     let ran = project.run(&["retry", "@last"]);
     check("retry", &project, &ran);
     assert_eq!(project.read("count"), "x\n", "what finished ran once");
+    let shown = project.run(&["show", "@last"]).out;
+    assert!(shown.contains("idempotent (default)"), "{shown}");
     refused(&project, &["retry", "@last"], "terminal", 5);
     let again = project.run(&["retry", "@last-1", "--from", "once", "-q"]);
     assert_eq!((again.code, again.out.as_str()), (0, "4 in\n"));
@@ -645,11 +648,19 @@ fn a_child_that_waits_is_answered_and_its_parent_goes_on() {
 #[test]
 fn a_detached_run_goes_on_without_us() {
     let project = Project::new(HELLO);
-    let ran = project.run(&["run", "w.toml", "Ada", "--detach", "-q"]);
-    assert_eq!((ran.code, ran.err.as_str()), (0, ""));
-    let id = ran.out.trim();
-    assert!(id.parse::<logreel::RunId>().is_ok(), "{id}");
-    assert_eq!(project.run(&["wait", id]).out, "HELLO, ADA!\n");
+    // Several at once: nobody takes another who looks for a worker for one.
+    let start = |_| {
+        let mut command = project.std_command();
+        command.args(["run", "w.toml", "Ada", "--detach"]);
+        command.stdout(Stdio::piped()).spawn().unwrap()
+    };
+    let started: Vec<_> = (0..4).map(start).collect();
+    for child in started {
+        let output = child.wait_with_output().unwrap();
+        let id = String::from_utf8(output.stdout).unwrap();
+        assert!(id.trim().parse::<logreel::RunId>().is_ok(), "{id}");
+        assert_eq!(project.run(&["wait", id.trim()]).out, "HELLO, ADA!\n");
+    }
 }
 
 #[test]
