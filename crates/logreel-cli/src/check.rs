@@ -91,7 +91,7 @@ fn add_rows(
         let effect = match (&step.does, effect.is_declared) {
             (Does::Wait(_), _) => String::new(),
             (_, true) => effect.effect.as_str().to_owned(),
-            (_, false) => format!("{} (default)", effect.effect.as_str()),
+            (_, false) => text::default_effect(),
         };
         rows.push(vec![
             format!("{}{}", "  ".repeat(depth), text::one_line(&step.id)).into(),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use logreel::core::event::Effect;
 use logreel::core::row::End;
 use logreel::core::{Payload, Row};
 use logreel::{Entry, Timestamp};
@@ -190,6 +191,11 @@ pub fn bytes(bytes: u64) -> String {
         unit += 1;
     }
     format!("{value:.1} {}", UNITS[unit])
+}
+
+/// The effect of a step of a workflow about which nobody said anything.
+pub fn default_effect() -> String {
+    format!("{} (default)", Effect::Idempotent.as_str())
 }
 
 /// `1 event`, `2 events`.
