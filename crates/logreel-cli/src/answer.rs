@@ -1,5 +1,6 @@
 //! `logreel answer`: says yes or no to a run that waits, or gives it a value.
 
+use logreel::core::event::WaitStarted;
 use logreel::view::RunView;
 use logreel::{Answer, Entry, Json, RunId, WaitId};
 
@@ -44,7 +45,11 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     let value = args.value.as_deref();
     let value = value.map(|said| input::json("--value", said)).transpose()?;
     let acting = place.act(Missing::Refuse, None, out).await?;
-    let run = name::resolve(&*acting.store, &args.run).await?;
+    let mut run = name::resolve(&*acting.store, &args.run).await?;
+    if args.wait.is_none() {
+        let answerable = |wait: &WaitStarted| wait.kind.is_answerable();
+        run = settle::meant(&*acting.store, run, answerable).await?;
+    }
     let (mut answer, said) = match (args.approve, args.deny, value) {
         (true, _, value) => (with(Answer::approve(), value), "approved"),
         (false, true, value) => (with(Answer::deny(), value), "denied"),

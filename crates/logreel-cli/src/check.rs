@@ -14,8 +14,7 @@ const COLUMNS: &[Column] = &[
     left("STEP", 28),
     left("DOES", 16),
     left("EFFECT", 20),
-    left("NEEDS", 24),
-    left("HOW", usize::MAX),
+    left("NEEDS", usize::MAX),
 ];
 
 #[derive(clap::Args)]
@@ -44,9 +43,17 @@ pub fn run(args: Args, out: &mut Output) -> anyhow::Result<u8> {
     let name = out.paint(Paint::Strong, &text::one_line(workflow.name()));
     let steps = text::count(workflow.steps().len() as u64, "step");
     out.line(format!("{name}  {steps}  {}", workflow.digest()))?;
-    let mut rows = Vec::new();
-    add_rows(&workflow, 0, &mut rows);
-    table::print(out, "  ", COLUMNS, &rows)?;
+    let (mut rows, mut details) = (Vec::new(), Vec::new());
+    add_rows(&workflow, 0, &mut rows, &mut details);
+    let mut lines = table::lines(out, "  ", COLUMNS, &rows).into_iter();
+    out.line(lines.next().unwrap_or_default())?;
+    for (line, details) in lines.zip(details) {
+        out.line(line)?;
+        for detail in details {
+            let line = text::fit(&format!("      {detail}"), out.line_width());
+            out.line(out.paint(Paint::Dim, &line))?;
+        }
+    }
     for (name, set) in variables(&workflow) {
         let is = match set {
             true => "is set".to_owned(),
@@ -72,24 +79,31 @@ fn variables(workflow: &Workflow) -> impl Iterator<Item = (String, bool)> {
     })
 }
 
-fn add_rows(workflow: &Workflow, depth: usize, rows: &mut Vec<Vec<Cell>>) {
+fn add_rows(
+    workflow: &Workflow,
+    depth: usize,
+    rows: &mut Vec<Vec<Cell>>,
+    details: &mut Vec<Vec<String>>,
+) {
     for &index in workflow.order() {
         let step = workflow.step(index);
         let effect = workflow.effect(index);
         let effect = match (&step.does, effect.is_declared) {
             (Does::Wait(_), _) => String::new(),
             (_, true) => effect.effect.as_str().to_owned(),
-            (_, false) => format!("{} (default)", effect.effect.as_str()),
+            (_, false) => text::default_effect(),
         };
         rows.push(vec![
             format!("{}{}", "  ".repeat(depth), text::one_line(&step.id)).into(),
             does(step).into(),
             effect.into(),
             needs(workflow, index).join(" ").into(),
-            how(step).into(),
         ]);
+        let indent = "  ".repeat(depth);
+        let lines = how(step).into_iter().map(|line| format!("{indent}{line}"));
+        details.push(lines.collect());
         if let Some(child) = workflow.child(index) {
-            add_rows(child, depth + 1, rows);
+            add_rows(child, depth + 1, rows, details);
         }
     }
 }
@@ -113,11 +127,11 @@ fn does(step: &StepSpec) -> String {
     }
 }
 
-/// Everything else about a step, in a few words.
-fn how(step: &StepSpec) -> String {
-    let mut words = Vec::new();
+/// Everything else about a step, a line each.
+fn how(step: &StepSpec) -> Vec<String> {
+    let mut lines = Vec::new();
     if let Some(when) = &step.when {
-        words.push(format!("when {}", text::one_line(when)));
+        lines.push(format!("when {}", text::one_line(when)));
     }
     if let Some(map) = &step.map {
         let items = match map {
@@ -125,51 +139,66 @@ fn how(step: &StepSpec) -> String {
             list => text::one_line(&list.to_string()),
         };
         let at_once = step.concurrency.map(|n| format!(", {n} at once"));
-        words.push(format!("map {items}{}", at_once.unwrap_or_default()));
-    }
-    if let Some(retry) = &step.retry {
-        let backoff = retry.backoff.map(|(first, longest)| {
-            format!(", {}..{}", text::duration(first), text::duration(longest))
-        });
-        let times = text::count(retry.attempts.max(1).into(), "attempt");
-        words.push(format!("{times}{}", backoff.unwrap_or_default()));
-    }
-    if let Some(timeout) = step.timeout {
-        words.push(format!("timeout {}", text::duration(timeout)));
+        lines.push(format!("map {items}{}", at_once.unwrap_or_default()));
     }
     match &step.does {
         Does::Run(run) => {
-            if run.reconcile.is_some() {
-                words.push("reconciled".to_owned());
-            }
-            words.push(text::one_line(&run.run));
+            lines.push(format!("run {}", text::one_line(&run.run)));
+            let reconcile = run.reconcile.as_deref().map(text::one_line);
+            lines.extend(reconcile.map(|command| format!("reconcile {command}")));
         }
-        Does::Wait(WaitSpec::Approval {
-            prompt,
-            on_timeout,
-            on_deny,
-        }) => {
-            match on_timeout {
-                OnTimeout::Fail => {}
-                OnTimeout::Approve => words.push("then approved".to_owned()),
-                OnTimeout::Deny => words.push("then denied".to_owned()),
-            }
-            if *on_deny == OnDeny::Continue {
-                words.push("goes on when denied".to_owned());
-            }
-            words.extend(prompt.as_deref().map(text::one_line));
+        Does::Wait(WaitSpec::Approval { prompt, .. }) => {
+            lines.extend(
+                prompt
+                    .as_deref()
+                    .map(|it| format!("prompt {}", text::one_line(it))),
+            );
         }
-        Does::Wait(WaitSpec::Signal { name }) => words.push(text::one_line(name)),
+        Does::Wait(WaitSpec::Signal { name }) => {
+            lines.push(format!("name {}", text::one_line(name)))
+        }
         Does::Wait(WaitSpec::Timer { lasts, until }) => {
-            words.extend(lasts.map(text::duration));
-            words.extend(until.as_deref().map(text::one_line));
+            lines.extend(lasts.map(|lasts| format!("for {}", text::span(lasts))));
+            lines.extend(
+                until
+                    .as_deref()
+                    .map(|it| format!("until {}", text::one_line(it))),
+            );
         }
         Does::Agent { .. } | Does::Workflow { .. } | Does::Task { .. } => {}
     }
-    if step.on_error == OnError::Continue {
-        words.push("goes on when it fails".to_owned());
+    if let Some(retry) = &step.retry {
+        let backoff = retry.backoff.map(|(first, longest)| {
+            format!(", {}..{} apart", text::span(first), text::span(longest))
+        });
+        let times = text::count(retry.attempts.max(1).into(), "attempt");
+        lines.push(format!("{times}{}", backoff.unwrap_or_default()));
     }
-    words.join("; ")
+    if let Some(timeout) = step.timeout {
+        let then = match &step.does {
+            Does::Wait(WaitSpec::Approval {
+                on_timeout: OnTimeout::Approve,
+                ..
+            }) => ", then approved",
+            Does::Wait(WaitSpec::Approval {
+                on_timeout: OnTimeout::Deny,
+                ..
+            }) => ", then denied",
+            _ => "",
+        };
+        lines.push(format!("timeout {}{then}", text::span(timeout)));
+    }
+    if let Does::Wait(WaitSpec::Approval {
+        on_deny: OnDeny::Continue,
+        ..
+    }) = &step.does
+    {
+        lines.push("goes on when denied".to_owned());
+    }
+    if step.on_error == OnError::Continue {
+        lines.push("goes on when it fails".to_owned());
+    }
+    lines
 }
 
 fn of_workflow(workflow: &Workflow) -> Value {

@@ -1,7 +1,8 @@
 //! Runs in the background: a worker takes them, and when none is there a process of our own does.
 //!
 //! Whether a worker is there is asked of the operating system: a worker holds a shared lock on a file
-//! beside the store for as long as it lives.
+//! beside the store for as long as it lives. Who asks takes no lock, so that two who ask at once do not
+//! take each other for a worker.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -11,6 +12,7 @@ use std::process::{Command, Stdio};
 use anyhow::Context as _;
 use logreel::{Error, RunId, Seq};
 use rustix::fs::FlockOperation;
+use rustix::process::{Flock, FlockType};
 
 use crate::drive;
 use crate::output::Output;
@@ -33,8 +35,7 @@ pub struct WorkerLock {
 impl WorkerLock {
     pub fn hold(store: &Path) -> anyhow::Result<Self> {
         let file = lock_file(store)?;
-        // Only `--detach` looks with an exclusive lock, and only for a moment.
-        rustix::fs::flock(&file, FlockOperation::LockShared)?;
+        rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockShared)?;
         Ok(Self { _file: file })
     }
 }
@@ -90,11 +91,8 @@ fn spawn(store: &Path, run: RunId) -> anyhow::Result<()> {
 /// Whether a worker lives that drives runs of this store.
 pub fn is_worker_there(store: &Path) -> anyhow::Result<bool> {
     let file = lock_file(store)?;
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(false),
-        Err(rustix::io::Errno::WOULDBLOCK) => Ok(true),
-        Err(error) => Err(error.into()),
-    }
+    let exclusive = Flock::from(FlockType::WriteLock);
+    Ok(rustix::process::fcntl_getlk(&file, &exclusive)?.is_some())
 }
 
 fn lock_file(store: &Path) -> anyhow::Result<File> {
@@ -103,6 +101,7 @@ fn lock_file(store: &Path) -> anyhow::Result<File> {
     let path = PathBuf::from(name);
     let file = File::options()
         .create(true)
+        .read(true)
         .append(true)
         .open(&path)
         .with_context(|| format!("{} cannot be opened", path.display()))?;

@@ -1,6 +1,7 @@
 //! Which run is meant: an id, a unique prefix, the last 8 digits, `@last` or `@last-1`.
 
-use logreel::{ErrorKind, Filter, RunId, RunStore};
+use logreel::core::event::Relation;
+use logreel::{Entry, ErrorKind, Filter, RunId, RunStore};
 
 use crate::error::Failure;
 
@@ -63,7 +64,7 @@ fn ambiguous(name: &str, several: &[RunId]) -> Failure {
     Failure::new(ErrorKind::Ambiguous, message).hint(hint)
 }
 
-/// `@last` is the newest run in the store's order, `@last-1` the one before it.
+/// `@last` is the newest run in the store's order, `@last-1` the one before it; children do not count.
 async fn latest(store: &dyn RunStore, name: &str, back: &str) -> anyhow::Result<RunId> {
     let mut skip: usize = match back.strip_prefix('-').map(str::parse) {
         None if back.is_empty() => 0,
@@ -78,10 +79,12 @@ async fn latest(store: &dyn RunStore, name: &str, back: &str) -> anyhow::Result<
         let page = store
             .list(&Filter::default(), cursor.as_ref(), skip.min(99) + 1)
             .await?;
-        if let Some(entry) = page.items.get(skip) {
-            return Ok(entry.row.run);
+        for entry in page.items.iter().filter(|entry| !is_child(entry)) {
+            if skip == 0 {
+                return Ok(entry.row.run);
+            }
+            skip -= 1;
         }
-        skip -= page.items.len();
         cursor = page.next;
         if cursor.is_none() {
             let message = format!("there is no run {name}: the store has fewer");
@@ -90,4 +93,10 @@ async fn latest(store: &dyn RunStore, name: &str, back: &str) -> anyhow::Result<
                 .into());
         }
     }
+}
+
+/// Nobody who says `@last` means a run that the last one started by itself.
+fn is_child(entry: &Entry) -> bool {
+    let parent = entry.row.facts.parent.as_ref();
+    parent.is_some_and(|parent| parent.relation == Relation::Child)
 }

@@ -1,12 +1,12 @@
 //! `logreel resolve`: says what became of a write that was interrupted.
 
 use logreel::core::Payload;
-use logreel::core::event::Resolution;
+use logreel::core::event::{Resolution, WaitKind, WaitStarted};
 
 use crate::output::Output;
 use crate::signals::Signals;
 use crate::store::{Missing, Place};
-use crate::{answer, ask, input, name};
+use crate::{answer, ask, input, name, settle};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -55,6 +55,11 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     };
     let acting = place.act(Missing::Refuse, None, out).await?;
     let run = name::resolve(&*acting.store, &args.run).await?;
+    let in_doubt = |wait: &WaitStarted| {
+        let step = wait.step.as_ref().map(ToString::to_string);
+        wait.kind == WaitKind::InDoubt && step.is_none_or(|step| step == args.call)
+    };
+    let run = settle::meant(&*acting.store, run, in_doubt).await?;
     let by = ask::who().unwrap_or_else(|| "someone".to_owned());
     let resolved = acting
         .engine

@@ -74,7 +74,7 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     if root == run {
         return one(acting, &entry, accepted.as_ref(), signals, out).await;
     }
-    // A child alone would leave its parent waiting, and is not what anyone wants who says @last.
+    // A child alone would leave its parent waiting, which is what nobody wants.
     match acting.engine.resume(&run).await {
         Ok(_) | Err(Error::Waiting { .. } | Error::Driven { .. }) => {}
         Err(error) => return Err(error.into()),

@@ -1,6 +1,6 @@
 //! Whether a run has come to where it stops: its end, or a wait that only a person can end.
 
-use logreel::core::event::{Relation, WaitKind};
+use logreel::core::event::{Relation, WaitKind, WaitStarted};
 use logreel::{Entry, Filter, RunId, RunStore, Status};
 
 pub const FAILED: u8 = 1;
@@ -35,6 +35,33 @@ pub async fn tree(store: &dyn RunStore, run: &RunId) -> anyhow::Result<Vec<Entry
         next += 1;
     }
     Ok(all)
+}
+
+/// Whom someone means who says something to a run: itself, or the only one of its children that waits
+/// for such a thing when it does not.
+pub async fn meant(
+    store: &dyn RunStore,
+    run: RunId,
+    waits_for_it: impl Fn(&WaitStarted) -> bool,
+) -> anyhow::Result<RunId> {
+    let waits = |entry: &Entry| {
+        entry
+            .row
+            .facts
+            .waits
+            .iter()
+            .any(|open| waits_for_it(&open.wait))
+    };
+    let tree = tree(store, &run).await?;
+    let mut waiting = tree.iter().filter(|entry| waits(entry));
+    match (
+        tree.first().is_some_and(waits),
+        waiting.next(),
+        waiting.next(),
+    ) {
+        (false, Some(only), None) => Ok(only.row.run),
+        _ => Ok(run),
+    }
 }
 
 /// The run that this one is, in the end, the work of: itself, or its oldest parent.

@@ -1,11 +1,11 @@
 //! `logreel show`: a run at a glance, or all of it as JSON.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
-use logreel::core::event::{Durability, OnDeadline};
+use logreel::core::event::{Durability, Effect, OnDeadline};
 use logreel::core::meaning::ResultSet;
 use logreel::core::row::End;
-use logreel::core::{Record, RunState};
+use logreel::core::{Payload, Record, RunState};
 use logreel::store::SystemEnv;
 use logreel::view::{RunView, StepView, StepsView};
 use logreel::{Entry, Env as _, ErrorKind, Json, RunStore, Seq, Timestamp};
@@ -24,7 +24,7 @@ const STEPS: &[Column] = &[
     left("STEP", 24),
     left("STATUS", 9),
     right("TRIES", 5),
-    left("EFFECT", 10),
+    left("EFFECT", 20),
     right("START", 8),
     right("TOOK", 6),
     left("OUTPUT", usize::MAX),
@@ -201,7 +201,7 @@ async fn print_human(store: &dyn RunStore, entry: &Entry, out: &mut Output) -> a
     }
     let state = reading::fold(store, entry.row.run, entry.row.head.seq).await?;
     let (steps, milestones) = look_through(store, entry, &state).await?;
-    print_steps(entry, &steps, out)?;
+    print_steps(entry, &steps, &undeclared(&state.spec), out)?;
     out.line("")?;
     out.line(out.paint(Paint::Strong, "Timeline"))?;
     if milestones.left_out() > 0 {
@@ -426,7 +426,25 @@ fn print_waits(entry: &Entry, out: &mut Output) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn print_steps(entry: &Entry, steps: &Tail<StepView>, out: &mut Output) -> anyhow::Result<()> {
+/// The steps of a workflow whose effect nobody declared. A spec too large to be in the event is not
+/// looked at.
+fn undeclared(spec: &Payload) -> HashSet<String> {
+    let spec = spec.inline().map(|json| json.to_value());
+    let steps = spec.as_ref().and_then(|spec| spec.get("step")?.as_array());
+    let undeclared = steps
+        .into_iter()
+        .flatten()
+        .filter(|step| step.get("effect").is_none() && step.get("wait").is_none());
+    let ids = undeclared.filter_map(|step| Some(step.get("id")?.as_str()?.to_owned()));
+    ids.collect()
+}
+
+fn print_steps(
+    entry: &Entry,
+    steps: &Tail<StepView>,
+    undeclared: &HashSet<String>,
+    out: &mut Output,
+) -> anyhow::Result<()> {
     if steps.count == 0 {
         return Ok(());
     }
@@ -459,9 +477,12 @@ fn print_steps(entry: &Entry, steps: &Tail<StepView>, out: &mut Output) -> anyho
             } else {
                 String::new()
             };
-            let effect = step
-                .effect
-                .filter(|it| *it != logreel::core::event::Effect::Idempotent);
+            let name = step.id.split('[').next().unwrap_or_default();
+            let effect = match step.effect {
+                Some(Effect::Idempotent) if undeclared.contains(name) => text::default_effect(),
+                Some(Effect::Idempotent) | None => String::new(),
+                Some(effect) => effect.as_str().to_owned(),
+            };
             let shown = match (&step.output, &step.error) {
                 (Some(output), _) => text::preview(output),
                 (None, Some(error)) => text::one_line(&error.message),
@@ -471,10 +492,7 @@ fn print_steps(entry: &Entry, steps: &Tail<StepView>, out: &mut Output) -> anyho
                 text::one_line(&step.id).into(),
                 Cell::painted(step.status, paint),
                 tries.into(),
-                effect
-                    .map(|effect| effect.as_str())
-                    .unwrap_or_default()
-                    .into(),
+                effect.into(),
                 start.unwrap_or_default().into(),
                 took.unwrap_or_default().into(),
                 shown.into(),

@@ -1,11 +1,12 @@
 //! `logreel signal`: sends a run something that it waits for, or will.
 
-use logreel::core::event::WaitKind;
+use logreel::Entry;
+use logreel::core::event::{WaitKind, WaitStarted};
 
 use crate::output::Output;
 use crate::signals::Signals;
 use crate::store::{Missing, Place};
-use crate::{answer, input, name};
+use crate::{answer, input, name, settle};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -26,10 +27,13 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     let value = input::json("the value", args.value.as_deref().unwrap_or("null"))?;
     let acting = place.act(Missing::Refuse, None, out).await?;
     let run = name::resolve(&*acting.store, &args.run).await?;
-    let awaits = |entry: &logreel::Entry| {
-        entry.row.facts.waits.iter().any(|open| {
-            open.wait.kind == WaitKind::Signal && open.wait.name.as_deref() == Some(&args.name)
-        })
+    let is_it = |wait: &WaitStarted| {
+        wait.kind == WaitKind::Signal && wait.name.as_deref() == Some(&args.name)
+    };
+    let run = settle::meant(&*acting.store, run, is_it).await?;
+    let awaits = |entry: &Entry| {
+        let mut waits = entry.row.facts.waits.iter();
+        waits.any(|open| is_it(&open.wait))
     };
     let was_awaited = awaits(&acting.store.entry(&run).await?);
     let entry = acting.engine.signal(&run, &args.name, &value).await?;

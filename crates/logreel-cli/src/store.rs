@@ -102,9 +102,10 @@ impl Place {
                 Missing::Refuse => self.find()?,
                 Missing::Make => self.find_or_make()?,
             };
-            let is_new = missing == Missing::Make && !path.exists();
+            let is_new = !path.exists();
+            // Also when there is a file: another process may be about to make a store of it.
             let options = Options {
-                create: is_new,
+                create: missing == Missing::Make,
                 ..Options::default()
             };
             let store = SqliteStore::open(&path, options)?;

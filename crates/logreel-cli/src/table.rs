@@ -66,6 +66,15 @@ pub fn print(
     columns: &[Column],
     rows: &[Vec<Cell>],
 ) -> io::Result<()> {
+    for line in lines(out, indent, columns, rows) {
+        out.line(line)?;
+    }
+    Ok(())
+}
+
+/// The titles and the rows, a line each.
+pub fn lines(out: &Output, indent: &str, columns: &[Column], rows: &[Vec<Cell>]) -> Vec<String> {
+    let mut lines = Vec::with_capacity(rows.len() + 1);
     let widths = widths(out, indent, columns, rows);
     let titles = columns
         .iter()
@@ -92,9 +101,9 @@ pub fn print(
                 line.push_str(&blanks);
             }
         }
-        out.line(line.trim_end())?;
+        lines.push(line.trim_end().to_owned());
     }
-    Ok(())
+    lines
 }
 
 /// How much room the last column has.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use logreel::core::event::Effect;
 use logreel::core::row::End;
 use logreel::core::{Payload, Row};
 use logreel::{Entry, Timestamp};
@@ -128,6 +129,29 @@ pub fn duration(duration: Duration) -> String {
     }
 }
 
+/// A span as someone would write it: exact, no unit that is zero.
+pub fn span(span: Duration) -> String {
+    let mut left = span.as_millis();
+    let mut text = String::new();
+    for (unit, millis) in [
+        ("d", 86_400_000),
+        ("h", 3_600_000),
+        ("m", 60_000),
+        ("s", 1000),
+        ("ms", 1),
+    ] {
+        if left >= millis {
+            text.push_str(&format!("{}{unit}", left / millis));
+            left %= millis;
+        }
+    }
+    if text.is_empty() {
+        "0s".to_owned()
+    } else {
+        text
+    }
+}
+
 /// How long ago something was: one figure.
 pub fn age(duration: Duration) -> String {
     let seconds = duration.as_secs();
@@ -167,6 +191,11 @@ pub fn bytes(bytes: u64) -> String {
         unit += 1;
     }
     format!("{value:.1} {}", UNITS[unit])
+}
+
+/// The effect of a step of a workflow about which nobody said anything.
+pub fn default_effect() -> String {
+    format!("{} (default)", Effect::Idempotent.as_str())
 }
 
 /// `1 event`, `2 events`.
@@ -239,6 +268,9 @@ mod tests {
         let shown = |millis| duration(Duration::from_millis(millis));
         let all = [5, 1_949, 59_999, 61_000, 3_660_000, 90_000_000].map(shown);
         assert_eq!(all, ["5ms", "1.9s", "59s", "1m01s", "1h01m", "1d01h"]);
+        let exact = |millis| span(Duration::from_millis(millis));
+        let all = [0, 1, 90_000, 86_400_000, 5_400_250].map(exact);
+        assert_eq!(all, ["0s", "1ms", "1m30s", "1d", "1h30m250ms"]);
         assert_eq!(
             [999, 1_000, 999_949, 999_950].map(bytes),
             ["999 B", "1.0 kB", "999.9 kB", "1.0 MB"]

@@ -10,6 +10,7 @@
 mod common;
 
 use std::os::unix::fs::PermissionsExt as _;
+use std::process::Stdio;
 use std::sync::Arc;
 
 use common::project::Project;
@@ -476,6 +477,19 @@ fn sigterm_hands_the_run_back_unpaused() {
 }
 
 #[test]
+fn a_killed_run_is_orphaned_and_resumed() {
+    let project = slow("read");
+    let running = project.start(&["run", "w.toml"], "work started");
+    let pid = project.read("pid");
+    running.kill();
+    assert_eq!(project.json(&["show", "@last"])["orphaned"], true);
+    let resumed = project.run(&["resume", "-q"]);
+    assert_eq!(resumed.code, 0, "{}", resumed.err);
+    assert!(resumed.out.ends_with(" completed\n"), "{}", resumed.out);
+    assert!(!is_alive(&pid), "what it left behind is gone");
+}
+
+#[test]
 fn an_interrupted_write_is_in_doubt_until_someone_resolves_it() {
     let project = slow("write");
     let running = project.start(&["run", "w.toml"], "work started");
@@ -583,6 +597,8 @@ input = "{{ steps.once.output }} {{ input }}"
     let ran = project.run(&["retry", "@last"]);
     check("retry", &project, &ran);
     assert_eq!(project.read("count"), "x\n", "what finished ran once");
+    let shown = project.run(&["show", "@last"]).out;
+    assert!(shown.contains("idempotent (default)"), "{shown}");
     refused(&project, &["retry", "@last"], "terminal", 5);
     let again = project.run(&["retry", "@last-1", "--from", "once", "-q"]);
     assert_eq!((again.code, again.out.as_str()), (0, "4 in\n"));
@@ -629,11 +645,16 @@ fn a_child_that_waits_is_answered_and_its_parent_goes_on() {
     let ["logreel", "answer", child, "w1", "--approve"] = words[..] else {
         panic!("{command}");
     };
-    let same = project.run(&["resume", "@last"]);
+    let same = project.run(&["resume", child]);
     assert_eq!(same.code, 3, "{}", same.err);
     assert!(same.err.contains("is part of"), "{}", same.err);
     assert_eq!(same.err.lines().last(), Some(command));
-    let resumed = project.run(&["answer", child, "--approve", "--resume", "-q"]);
+    let root = &project.json(&["show", "@last"]);
+    assert_eq!(
+        root["agent"], "p",
+        "the last run is the one that was started"
+    );
+    let resumed = project.run(&["answer", "@last", "--approve", "--resume", "-q"]);
     assert_eq!(
         (resumed.code, resumed.out.as_str()),
         (0, "child: ada: true\n"),
@@ -645,11 +666,19 @@ fn a_child_that_waits_is_answered_and_its_parent_goes_on() {
 #[test]
 fn a_detached_run_goes_on_without_us() {
     let project = Project::new(HELLO);
-    let ran = project.run(&["run", "w.toml", "Ada", "--detach", "-q"]);
-    assert_eq!((ran.code, ran.err.as_str()), (0, ""));
-    let id = ran.out.trim();
-    assert!(id.parse::<logreel::RunId>().is_ok(), "{id}");
-    assert_eq!(project.run(&["wait", id]).out, "HELLO, ADA!\n");
+    // Several at once: nobody takes another who looks for a worker for one.
+    let start = |_| {
+        let mut command = project.std_command();
+        command.args(["run", "w.toml", "Ada", "--detach"]);
+        command.stdout(Stdio::piped()).spawn().unwrap()
+    };
+    let started: Vec<_> = (0..4).map(start).collect();
+    for child in started {
+        let output = child.wait_with_output().unwrap();
+        let id = String::from_utf8(output.stdout).unwrap();
+        assert!(id.trim().parse::<logreel::RunId>().is_ok(), "{id}");
+        assert_eq!(project.run(&["wait", id.trim()]).out, "HELLO, ADA!\n");
+    }
 }
 
 #[test]
@@ -687,7 +716,7 @@ run = "./review.sh"
 input = "{{ item }}"
 env = { TOKEN = "${NO_SUCH_TOKEN}" }
 env_from = ["HOME"]
-retry = { attempts = 3, backoff = "1s..30s" }
+retry = { attempts = 3, backoff = "1m..1h" }
 timeout = "10m"
 on_error = "continue"
 [[step]]
@@ -729,7 +758,15 @@ fn init_makes_a_first_workflow_and_overwrites_nothing() {
     assert_eq!(project.read("workflows/hello.toml"), "mine");
 }
 
+/// One that is dead and that nobody has asked about yet is not alive.
 fn is_alive(pid: &str) -> bool {
-    let pid: i32 = pid.trim().parse().unwrap();
-    rustix::process::test_kill_process(rustix::process::Pid::from_raw(pid).unwrap()).is_ok()
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
+    stat.is_ok_and(|stat| {
+        !stat
+            .rsplit(')')
+            .next()
+            .unwrap()
+            .trim_start()
+            .starts_with('Z')
+    })
 }

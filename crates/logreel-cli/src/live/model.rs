@@ -46,6 +46,8 @@ pub struct Line {
     pub took: Option<Duration>,
     /// What it last printed, waits for or failed of.
     pub note: String,
+    /// What an interruption would mean, and whether anybody said so.
+    pub effect: Option<String>,
     pub items: Option<Items>,
 }
 
@@ -278,6 +280,7 @@ impl Model {
                 since: None,
                 took: None,
                 note: String::new(),
+                effect: effect_of(step),
                 items,
             };
             self.lines.insert(place, line);
@@ -366,6 +369,7 @@ impl Model {
             since: None,
             took: None,
             note: String::new(),
+            effect: None,
             items: None,
         });
         Some(self.lines.len() - 1)
@@ -431,6 +435,15 @@ impl Model {
         if let Some(place) = self.place(run, step) {
             self.lines[place].note = text::one_line(note);
         }
+    }
+}
+
+/// The effect of a step as `check` shows it; a wait has none.
+fn effect_of(step: &Value) -> Option<String> {
+    match step.get("effect").and_then(Value::as_str) {
+        Some(declared) => Some(text::one_line(declared)),
+        None if step.get("wait").is_some() => None,
+        None => Some(text::default_effect()),
     }
 }
 

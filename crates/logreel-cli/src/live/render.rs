@@ -138,7 +138,11 @@ fn step(line: &Line, now: Timestamp, columns: &Columns, brush: Brush) -> String 
         return format!("{sign} {id}");
     }
     let head = format!("{sign} {id}{id_blanks}{figures}");
-    let note = text::fit(&line.note, width.saturating_sub(used + 2));
+    let note = match (line.mark, &line.effect) {
+        (Mark::Pending | Mark::Running, Some(effect)) if line.note.is_empty() => effect,
+        _ => &line.note,
+    };
+    let note = text::fit(note, width.saturating_sub(used + 2));
     if note.is_empty() || note == "…" {
         return head.trim_end().to_owned();
     }
@@ -298,7 +302,7 @@ mod tests {
                     {"id": "lint", "run": "x"},
                     {"id": "sub", "workflow": "x"},
                     {"id": "approve", "wait": "approval"},
-                    {"id": "publish", "run": "x"},
+                    {"id": "publish", "run": "x", "effect": "write"},
                 ]),
             ),
         );

@@ -144,3 +144,16 @@ fn visible_width(line: &str) -> usize {
     }
     width
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrapped_lines_are_gone_over() {
+        let mut bytes = String::new();
+        up(&[10, 0, 25], 10, &mut bytes);
+        assert_eq!(bytes, "\r\x1b[5A");
+        assert_eq!(visible_width("\x1b[2mab\x1b[0m 日\x1b[31m\x1b[0m"), 5);
+    }
+}

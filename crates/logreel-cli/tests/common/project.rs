@@ -111,6 +111,12 @@ impl Running {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
+    /// Ends it as a power cut would.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
     pub fn end(mut self) -> Ran {
         self.stderr.read_to_string(&mut self.said).unwrap();
         let mut out = String::new();
