@@ -495,6 +495,10 @@ impl Inner {
                         )
                         | Err(_) => None,
                     };
+                    if claimed.is_none() {
+                        // Before the answer: whoever hears it may want to drive in another way.
+                        engine.no_longer_drives(&run);
+                    }
                     if answer.send(outcome).is_err() {
                         tracing::debug!(%run, "whoever asked for the claim is gone");
                     }

@@ -401,9 +401,18 @@ impl Inner {
             if let Err(error) = driver.await {
                 tracing::error!(%run, %error, "a driver ended with an error");
             }
-            engine.working().drivers.remove(&run);
+            engine.no_longer_drives(&run);
         });
         working.drivers.insert(run, handle);
+    }
+
+    /// The task that calls this is not the run's driver any more: another one may begin.
+    pub(crate) fn no_longer_drives(&self, run: &RunId) {
+        let mut working = self.working();
+        let is_this = |driver: &AbortHandle| Some(driver.id()) == tokio::task::try_id();
+        if working.drivers.get(run).is_some_and(is_this) {
+            working.drivers.remove(run);
+        }
     }
 
     pub(crate) fn is_driving(&self, run: &RunId) -> bool {

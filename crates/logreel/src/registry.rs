@@ -14,7 +14,7 @@ use crate::Error;
 use crate::engine::Inner;
 use crate::program::Program;
 use crate::value;
-use crate::workflow::Workflow;
+use crate::workflow::{Does, StepSpec, Workflow};
 
 /// Programs by how runs name them.
 #[derive(Default)]
@@ -126,7 +126,10 @@ impl Inner {
         }
         let tasks = workflow.tasks();
         let unknown = tasks.iter().find(|name| self.registry.task(name).is_none());
-        unknown.map(|name| format!("no task `{name}` is registered"))
+        if let Some(name) = unknown {
+            return Some(format!("no task `{name}` is registered"));
+        }
+        unbuilt(workflow)
     }
 
     /// The workflow a run was started with, or goes on with since someone accepted another.
@@ -139,6 +142,23 @@ impl Inner {
             logreel_store::Error::corrupt(what).into()
         })
     }
+}
+
+/// What the workflow, or one that it starts, asks for and no process of this build has.
+fn unbuilt(workflow: &Workflow) -> Option<String> {
+    let of_step = |step: &StepSpec| match &step.does {
+        Does::Agent { .. } => Some(format!(
+            "step `{}`: agents are not in this build yet",
+            step.id
+        )),
+        Does::Run(run) if run.stream.is_some() => Some(format!(
+            "step `{}`: `stream` is not in this build yet",
+            step.id
+        )),
+        Does::Run(_) | Does::Workflow { .. } | Does::Task { .. } | Does::Wait(_) => None,
+    };
+    let own = workflow.steps().iter().find_map(of_step);
+    own.or_else(|| workflow.children().find_map(unbuilt))
 }
 
 /// The spec with this digest, from the run's log.

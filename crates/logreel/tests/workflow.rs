@@ -651,6 +651,13 @@ async fn what_this_process_lacks_is_named_and_a_worker_leaves_the_run_alone() {
             refused.to_string().contains("LOGREEL_TEST_SURELY_UNSET"),
             "{refused}"
         );
+        let unbuilt = "name='s'\n[[step]]\nid='a'\nrun='true'\nstream='claude-code'";
+        let refused = engine.workflow(&parse(unbuilt)).start(&Value::Null);
+        let refused = refused.await.unwrap_err().to_string();
+        assert!(
+            refused.contains("`stream` is not in this build"),
+            "{refused}"
+        );
         let text = r#"
             name = "task"
             [[step]]

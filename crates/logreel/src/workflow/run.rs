@@ -5,13 +5,13 @@
 //! end, so that the same failure leaves the same results, whatever the timing.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use logreel_core::state::Doing;
-use logreel_core::{Json, StepId, StepState};
+use logreel_core::{Digest, Json, StepId, StepState};
 use serde_json::Value;
 use tokio::sync::{Semaphore, watch};
 
@@ -35,6 +35,7 @@ pub(crate) async fn run(ctx: Ctx, workflow: Workflow, input: Json) -> Result<Jso
         slots: Semaphore::new(limit),
         failing: watch::Sender::new(false),
         ended: Mutex::new(vec![None; workflow.steps().len()]),
+        definitions: vec![OnceLock::new(); workflow.steps().len()],
         outputs: Outputs::default(),
         ctx: &ctx,
         workflow: &workflow,
@@ -55,6 +56,7 @@ pub(super) struct Running<'a> {
     /// A step failed and the run will: nothing new begins, waits are given up.
     pub(super) failing: watch::Sender<bool>,
     ended: Mutex<Vec<Option<Ended>>>,
+    pub(super) definitions: Vec<OnceLock<Digest>>,
     pub(super) outputs: Outputs,
 }
 

@@ -27,8 +27,6 @@ use crate::write_step::Reconciled;
 struct Prepared {
     input: Option<Value>,
     env: BTreeMap<String, String>,
-    /// The folder, relative ones resolved.
-    dir: PathBuf,
     /// The digest of the step's definition and of its inputs.
     bound: Digest,
 }
@@ -36,11 +34,17 @@ struct Prepared {
 /// What a result is bound to: the same id with another definition or input is another step.
 #[derive(Serialize)]
 struct Bound<'a> {
-    does: &'a Does,
-    input: Option<&'a Value>,
+    definition: Digest,
     /// With `${VAR}` as it is written: the values are nobody's business.
     env: &'a BTreeMap<String, String>,
+    input: Option<&'a Value>,
+}
+
+/// What a step does, whatever it works on.
+#[derive(Serialize)]
+struct Definition<'a> {
     dir: Option<&'a str>,
+    does: &'a Does,
     output_schema: Option<&'a Value>,
 }
 
@@ -53,7 +57,7 @@ impl Running<'_> {
         scope: &Scope,
     ) -> Result<Ended, TaskError> {
         let spec = self.workflow.step(step);
-        let prepared = match self.prepare(spec, scope) {
+        let prepared = match self.prepare(step, scope) {
             Ok(prepared) => prepared,
             Err(error) => return self.fail_early(id, error).await,
         };
@@ -106,7 +110,8 @@ impl Running<'_> {
             })
     }
 
-    fn prepare(&self, spec: &StepSpec, scope: &Scope) -> Result<Prepared, TaskError> {
+    fn prepare(&self, step: usize, scope: &Scope) -> Result<Prepared, TaskError> {
+        let spec = self.workflow.step(step);
         let input = match &spec.input {
             Some(input) => Some(template::render("input", input, scope)?),
             None => None,
@@ -119,32 +124,41 @@ impl Running<'_> {
             shown.insert(name.clone(), render(self.secrets.names())?);
         }
         let bound = digest_of(&Bound {
-            does: &spec.does,
-            input: input.as_ref(),
+            definition: self.definition(step)?,
             env: &shown,
-            dir: spec.dir.as_deref(),
-            output_schema: spec.output_schema.as_ref(),
+            input: input.as_ref(),
         })?;
-        let dir = match &spec.dir {
-            Some(dir) => self.dir().join(dir),
-            None => self.dir(),
-        };
-        Ok(Prepared {
-            input,
-            env,
-            dir,
-            bound,
-        })
+        Ok(Prepared { input, env, bound })
     }
 
-    /// The run's folder.
-    fn dir(&self) -> PathBuf {
-        if let Some(dir) = &self.ctx.0.engine.dir {
-            return dir.clone();
+    /// The digest of what the step does, made once: a child's whole spec is in it, and each item of a
+    /// map asks for it.
+    fn definition(&self, step: usize) -> Result<Digest, TaskError> {
+        let known = &self.definitions[step];
+        if let Some(digest) = known.get() {
+            return Ok(*digest);
         }
+        let spec = self.workflow.step(step);
+        let digest = digest_of(&Definition {
+            dir: spec.dir.as_deref(),
+            does: &spec.does,
+            output_schema: spec.output_schema.as_ref(),
+        })?;
+        Ok(*known.get_or_init(|| digest))
+    }
+
+    /// The step's folder.
+    fn dir(&self, step: usize) -> PathBuf {
         let journal = &self.ctx.0.journal;
-        let recorded = journal.with_state(|state| state.row.facts.dir.clone());
-        recorded.map_or_else(|| PathBuf::from("."), PathBuf::from)
+        let recorded = || journal.with_state(|state| state.row.facts.dir.clone());
+        let base = match &self.ctx.0.engine.dir {
+            Some(dir) => dir.clone(),
+            None => recorded().map_or_else(|| PathBuf::from("."), PathBuf::from),
+        };
+        match &self.workflow.step(step).dir {
+            Some(dir) => base.join(dir),
+            None => base,
+        }
     }
 
     async fn command(
@@ -189,7 +203,7 @@ impl Running<'_> {
     ) -> Result<Json, TaskError> {
         let command = self.command_spec(step, run, prepared, write);
         let outcome = command::run(self.ctx, command, self.lines_of(id)).await;
-        self.checked(step, outcome)
+        self.checked(step, outcome.map(Json::from))
     }
 
     async fn reconcile(
@@ -200,7 +214,7 @@ impl Running<'_> {
     ) -> Result<Reconciled<Json>, TaskError> {
         let command = self.command_spec(step, run, prepared, false);
         Ok(match command::reconcile(self.ctx, command).await? {
-            Reconciled::Done(value) => Reconciled::Done(self.checked(step, Ok(value))?),
+            Reconciled::Done(value) => Reconciled::Done(self.checked(step, Ok(Json::from(value)))?),
             Reconciled::NotDone => Reconciled::NotDone,
             Reconciled::Unknown => Reconciled::Unknown,
         })
@@ -221,7 +235,7 @@ impl Running<'_> {
             run: run.to_owned(),
             input,
             env: prepared.env.clone().into_iter().collect(),
-            dir: prepared.dir.clone(),
+            dir: self.dir(step),
             write,
             output_bytes_max: logreel_store::tip::PAYLOAD_MAX_BYTES,
             timeout: self.workflow.step(step).timeout,
@@ -247,11 +261,15 @@ impl Running<'_> {
     }
 
     /// What a step gave, without secrets, if it fits its schema.
-    fn checked(&self, step: usize, outcome: Result<Value, TaskError>) -> Result<Json, TaskError> {
+    fn checked(&self, step: usize, outcome: Result<Json, TaskError>) -> Result<Json, TaskError> {
         let output =
             outcome.map_err(|error| error.map_message(|it| self.secrets.redact_text(it)))?;
-        let output = self.secrets.redact(output);
-        if let Some(schema) = self.workflow.output_schema(step) {
+        let schema = self.workflow.output_schema(step);
+        if schema.is_none() && self.secrets.values().is_empty() {
+            return Ok(output);
+        }
+        let output = self.secrets.redact(output.to_value());
+        if let Some(schema) = schema {
             schema.check(&output).map_err(|misses| {
                 let message = format!("the output misses its schema: {misses}");
                 let error = TaskError::of_kind("schema", message);
@@ -282,7 +300,7 @@ impl Running<'_> {
         let input = Json::from(prepared.input.clone().unwrap_or(Value::Null));
         let call = || {
             let called = task.call(self.ctx.clone(), input.clone());
-            async move { self.checked(step, called.await.map(|output| output.to_value())) }
+            async move { self.checked(step, called.await) }
         };
         if spec.effect == Some(Effect::Write) {
             let mut durable = self.ctx.write_step(id.clone()).bound_to(prepared.bound);
