@@ -330,6 +330,13 @@ pub fn decide_outside(
                     answer: Err(Rejected::TooLate { wait, deadline }),
                 };
             }
+            if open.wait.kind == WaitKind::Signal && approved.is_some() {
+                return Decision::refuse(Rejected::WrongAnswer {
+                    wait: open.wait.wait,
+                    kind: open.wait.kind,
+                    hint: "send the signal, or answer with a value",
+                });
+            }
             if open.wait.kind == WaitKind::Approval && approved.is_none() {
                 return Decision::refuse(Rejected::WrongAnswer {
                     wait: open.wait.wait,

@@ -8,9 +8,11 @@ use std::collections::BTreeMap;
 
 use logreel_core::decide::plain_wait;
 use logreel_core::event::{
-    Effect, Phase, PhaseEntered, Provenance, Resolution, RunKind, RunStarted, StatePatched,
-    StepFinished, StepInDoubt, StepSkipped, StepStarted, WaitEnded, WaitKind, WaitStarted,
+    Budget, Cause, Effect, Phase, PhaseEntered, Provenance, Resolution, RunKind, RunStarted,
+    SignalReceived, StatePatched, StepFailed, StepFinished, StepInDoubt, StepSkipped, StepStarted,
+    WaitEnded, WaitKind, WaitStarted,
 };
+use logreel_core::meaning::digest_of;
 use logreel_core::state::Doing;
 use logreel_core::{
     Blob, Body, Digest, Draft, Epoch, Json, Payload, RunId, RunState, Seq, StepId, StepState,
@@ -53,6 +55,17 @@ pub struct Checkpoint {
     skipped: Vec<Skipped>,
     #[serde(default)]
     answers: Vec<Answered>,
+    /// Steps whose latest attempt failed: a write that failed is not repeated blind elsewhere either.
+    #[serde(default)]
+    failed: Vec<Failed>,
+    /// Waits that go on, with their deadlines.
+    #[serde(default)]
+    waits: Vec<WaitStarted>,
+    /// Signals nobody awaited yet.
+    #[serde(default)]
+    signals: Vec<Signal>,
+    #[serde(default)]
+    budget: Budget,
     open_writes: Vec<OpenWrite>,
 }
 
@@ -85,6 +98,22 @@ struct Answered {
     name: Option<String>,
     ended: WaitEnded,
     /// The answer's value, whole.
+    value: Json,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Failed {
+    step: StepId,
+    attempt: u32,
+    effect: Effect,
+    input_digest: Option<Digest>,
+    key: Option<Digest>,
+    error: Cause,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Signal {
+    name: String,
     value: Json,
 }
 
@@ -155,6 +184,11 @@ impl Engine {
     /// resumes it. A run of that id that is here already is a conflict.
     pub async fn restore(&self, checkpoint: &Checkpoint) -> Result<RunHandle<Json>, Error> {
         self.0.check_open()?;
+        let digest =
+            digest_of(&checkpoint.spec).map_err(|error| Error::value("the spec", error))?;
+        if digest != checkpoint.spec_digest {
+            return Err(Error::DamagedCheckpoint(checkpoint.run));
+        }
         let new = begin(checkpoint, self.0.durability)?;
         match self.0.create(new).await? {
             Created::New(_) => Ok(self.run(checkpoint.run)),
@@ -192,8 +226,21 @@ impl Inner {
             steps: Vec::new(),
             skipped: Vec::new(),
             answers: Vec::new(),
+            failed: failed(&state),
+            waits: open_waits(&state),
+            signals: Vec::new(),
+            budget: facts.budget.clone(),
             open_writes: open_writes(&state),
         };
+        for (name, seq) in &state.signals {
+            let page = self.store.events(run, *seq, 1).await?;
+            if let Some(Body::SignalReceived(signal)) = page.items.first().map(|it| &it.body) {
+                checkpoint.signals.push(Signal {
+                    name: name.clone(),
+                    value: value::resolve(&*self.store, &signal.value).await?,
+                });
+            }
+        }
         for end in ends {
             self.add(&mut checkpoint, &state, end).await?;
         }
@@ -324,6 +371,36 @@ enum Ending {
     Answered(WaitStarted, WaitEnded),
 }
 
+/// Steps whose latest attempt failed, or that are about to be tried again after it.
+fn failed(state: &RunState) -> Vec<Failed> {
+    let failed = state.steps.iter().filter_map(|(step, state)| {
+        let StepState::Open(open) = state else {
+            return None;
+        };
+        let Doing::Failed(error) = &open.doing else {
+            return None;
+        };
+        Some(Failed {
+            step: step.clone(),
+            attempt: open.attempt,
+            effect: open.effect,
+            input_digest: open.input_digest,
+            key: open.key,
+            error: error.clone(),
+        })
+    });
+    let mut failed: Vec<Failed> = failed.collect();
+    failed.sort_by(|a, b| a.step.cmp(&b.step));
+    failed
+}
+
+/// Waits that are the work of a step: they go on where they were, until when they were to.
+fn open_waits(state: &RunState) -> Vec<WaitStarted> {
+    let open = state.row.facts.waits.iter();
+    let open = open.filter(|open| open.wait.kind.is_work_of_step());
+    open.map(|open| open.wait.clone()).collect()
+}
+
 /// Writes that were announced and have no outcome, and those in doubt already.
 fn open_writes(state: &RunState) -> Vec<OpenWrite> {
     let mut writes: Vec<OpenWrite> = state
@@ -356,7 +433,7 @@ fn begin(
     let mut blobs = Vec::new();
     let started = RunStarted {
         agent: checkpoint.agent.as_str().into(),
-        budget: logreel_core::event::Budget::default(),
+        budget: checkpoint.budget.clone(),
         context: None,
         dir: checkpoint.dir.clone(),
         durability,
@@ -396,8 +473,24 @@ fn begin(
     for answered in &checkpoint.answers {
         facts.answered(answered, stored(&answered.value, &mut blobs));
     }
+    for failed in &checkpoint.failed {
+        facts.failed(failed);
+    }
     for write in &checkpoint.open_writes {
         facts.in_doubt(write);
+    }
+    for wait in &checkpoint.waits {
+        facts.wait(WaitStarted {
+            suspends: false,
+            ..wait.clone()
+        });
+    }
+    for signal in &checkpoint.signals {
+        facts.add(SignalReceived {
+            name: signal.name.clone(),
+            value: stored(&signal.value, &mut blobs),
+            wait: None,
+        });
     }
     facts.paused();
     Ok(NewRun {
@@ -460,6 +553,22 @@ impl Facts {
             output,
             started_at: None,
             step: done.step.clone(),
+        });
+    }
+
+    fn failed(&mut self, failed: &Failed) {
+        self.add(StepStarted {
+            attempt: failed.attempt,
+            effect: failed.effect,
+            input_digest: failed.input_digest,
+            key: failed.key,
+            step: failed.step.clone(),
+        });
+        self.add(StepFailed {
+            attempt: failed.attempt,
+            error: failed.error.clone(),
+            started_at: None,
+            step: failed.step.clone(),
         });
     }
 

@@ -177,6 +177,9 @@ pub enum Error {
     /// A checkpoint's run is in this store already.
     #[error("{0} is in this store already")]
     AlreadyHere(RunId),
+    /// A checkpoint's spec is not the one it says it has.
+    #[error("the checkpoint of {0} was changed: its spec does not have its spec_digest")]
+    DamagedCheckpoint(RunId),
     /// The run's children go on without it.
     #[error("{run} has live children ({child}); wait for them, or cancel them")]
     HasChildren {
@@ -287,6 +290,7 @@ impl Error {
             Self::SpecChanged { .. } => ErrorKind::SpecChanged,
             Self::UnknownTask { .. } => ErrorKind::NotFound,
             Self::AlreadyHere(_) => ErrorKind::Conflict,
+            Self::DamagedCheckpoint(_) => ErrorKind::Invalid,
             Self::HasChildren { .. } => ErrorKind::NotApplicable,
             Self::Lacks { .. } | Self::Input { .. } => ErrorKind::Invalid,
             Self::Value { .. } | Self::Id(_) => ErrorKind::Invalid,

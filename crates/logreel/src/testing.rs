@@ -205,6 +205,7 @@ pub async fn command(
         write,
         output_bytes_max: logreel_store::tip::PAYLOAD_MAX_BYTES,
         timeout: None,
+        secrets: Default::default(),
     };
     crate::workflow::command::run(ctx, spec, |_, _| {}).await
 }

@@ -43,6 +43,10 @@ pub struct Approval {
     pub by: Option<String>,
     /// What they added.
     pub value: Json,
+    /// Why they said so.
+    pub reason: Option<String>,
+    /// Whether someone answered; if not, the deadline did.
+    pub in_time: bool,
 }
 
 /// An approval about to be asked for; made by [`Ctx::approval`], awaited to ask.
@@ -120,6 +124,8 @@ impl<'c> IntoFuture for ApprovalWait<'c> {
                 approved,
                 by: ended.by,
                 value,
+                reason: ended.reason,
+                in_time: ended.outcome == WaitOutcome::Answered,
             })
         })
     }

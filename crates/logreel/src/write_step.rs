@@ -226,6 +226,7 @@ where
                         Wrote::Failed(error) => {
                             try_again(ctx, &step, &retry, attempt, error).await?;
                         }
+                        Wrote::Unknown if reconciles => settled(ctx).await?,
                         Wrote::Unknown => doubt(ctx, &step, key, NO_OUTCOME).await?,
                     }
                 }
@@ -352,6 +353,15 @@ async fn has_settled(
             () = journal.env.sleep(left.min(LOOK_EVERY)) => {}
             stopped = ctx.0.until_stopped() => return Err(stopped),
         }
+    }
+}
+
+/// Waits one lease after a write of our own whose outcome did not come back: what it set off outside may
+/// still be under way, and `reconcile` is asked next.
+async fn settled(ctx: &Ctx) -> Result<(), TaskError> {
+    tokio::select! {
+        () = ctx.0.journal.env.sleep(ctx.0.pulse.lease()) => Ok(()),
+        stopped = ctx.0.until_stopped() => Err(stopped),
     }
 }
 

@@ -403,6 +403,9 @@ async fn a_signal_and_a_timer_are_waited_for() {
         "#;
         let run = start(&engine, &desk, text, Value::Null).await;
         until(&engine, run.id(), "wait.started").await;
+        // A yes is no signal.
+        let yes = engine.answer(&run.id(), Answer::approve()).await;
+        assert!(yes.is_err(), "{yes:?}");
         engine
             .signal(&run.id(), "go", &json!({"ready": true}))
             .await
@@ -413,6 +416,32 @@ async fn a_signal_and_a_timer_are_waited_for() {
         assert_eq!(output.to_value(), json!({"ready": true}));
         engine.close().await.unwrap();
         world.reopened(run.id()).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reconcile_is_asked_about_a_write_that_took_too_long() {
+    on_both(|world| async move {
+        let desk = Desk::new();
+        // `reconcile` waits one lease after the timeout.
+        let lease = std::time::Duration::from_millis(500);
+        let engine = world.builder().lease(lease).build().await.unwrap();
+        let text = r#"
+            name = "slow"
+            [[step]]
+            id = "pay"
+            effect = "write"
+            timeout = "200ms"
+            run = 'echo "$LOGREEL_KEY" >> paid; sleep 1000'
+            reconcile = 'grep -q "$LOGREEL_KEY" paid && echo found'
+        "#;
+        assert_eq!(
+            output(&engine, &desk, text, Value::Null).await,
+            json!("found")
+        );
+        assert_eq!(desk.lines("paid").len(), 1);
+        engine.close().await.unwrap();
     })
     .await;
 }

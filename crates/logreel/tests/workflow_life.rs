@@ -328,6 +328,64 @@ async fn a_write_that_was_open_in_a_checkpoint_is_in_doubt_with_its_key() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_checkpoint_carries_failures_deadlines_and_kept_signals() {
+    on_both(|world| async move {
+        let desk = tempfile::tempdir().unwrap();
+        let engine = driving(&world).await;
+        let text = r#"
+            name = "carries"
+            output = "{{ steps.go.output }}"
+            [budget]
+            tokens = 1000
+            [[step]]
+            id = "pay"
+            effect = "write"
+            run = "echo x >> paid; exit 1"
+            on_error = "continue"
+            [[step]]
+            id = "ask"
+            wait = "approval"
+            timeout = "1h"
+            [[step]]
+            id = "go"
+            needs = ["ask", "pay"]
+            wait = "signal"
+            name = "go"
+        "#;
+        let run = start(&engine, desk.path(), text).await;
+        let entry = until_entry(&engine, run.id(), |entry| {
+            waits_for(entry, WaitKind::Approval)
+        })
+        .await;
+        let deadline = entry.row.facts.waits[0].wait.deadline;
+        engine.signal(&run.id(), "go", &json!("now")).await.unwrap();
+        run.pause("moving").await.unwrap();
+        let checkpoint = engine.checkpoint(&run.id()).await.unwrap();
+        engine.close().await.unwrap();
+
+        let elsewhere = World::sqlite();
+        let engine = driving(&elsewhere).await;
+        let restored = engine.restore(&checkpoint).await.unwrap();
+        let entry = restored.entry().await.unwrap();
+        assert_eq!(entry.row.facts.budget.tokens, Some(1000));
+        let approval = |open: &&OpenWait| open.wait.kind == WaitKind::Approval;
+        let open = entry.row.facts.waits.iter().find(approval).unwrap();
+        assert_eq!(open.wait.deadline, deadline);
+        engine.answer(&run.id(), Answer::approve()).await.unwrap();
+        engine.resume(&run.id()).await.unwrap();
+        assert_eq!(completed(&restored).await, json!("now"));
+        assert_eq!(
+            lines(desk.path(), "paid"),
+            1,
+            "a failed write is not repeated blind"
+        );
+        engine.close().await.unwrap();
+        elsewhere.reopened(run.id()).await;
+    })
+    .await;
+}
+
 async fn key_of_start(mut events: logreel::EventStream) -> Option<logreel::Digest> {
     while let Some(event) = events.next().await {
         if let Body::StepStarted(started) = event.unwrap().body {

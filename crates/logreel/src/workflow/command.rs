@@ -10,7 +10,8 @@ use base64::Engine as _;
 use serde_json::Value;
 
 use super::groups;
-use super::supervise::{Ended, Handle, How, Start, Trouble};
+use super::secrets::Secrets;
+use super::supervise::{Ended, Handle, How, Start, TAIL_BYTES, Trouble};
 use crate::Reconciled;
 use crate::ctx::{Counted, Ctx, OUTER};
 use crate::error::TaskError;
@@ -39,6 +40,8 @@ pub(crate) struct CommandSpec {
     /// One that takes longer is stopped, and gone when this returns; a timeout around [`run`] would
     /// not wait for that.
     pub(crate) timeout: Option<Duration>,
+    /// What must not be in its output.
+    pub(crate) secrets: Secrets,
 }
 
 /// Runs a command and gives its stdout: as JSON when it is JSON, else as text without its last line
@@ -54,7 +57,8 @@ pub(crate) async fn run(
     on_line: impl Fn(Stream, &str) + Send + Sync + 'static,
 ) -> Result<Value, TaskError> {
     let (write, bytes_max) = (spec.write, spec.output_bytes_max);
-    let ended = execute(ctx, spec, on_line).await?;
+    let secrets = spec.secrets.clone();
+    let ended = redacted(execute(ctx, spec, on_line).await?, &secrets);
     judge(ended, write, bytes_max)
 }
 
@@ -69,8 +73,8 @@ pub(crate) async fn reconcile(
         write: false,
         ..spec
     };
-    let bytes_max = spec.output_bytes_max;
-    let ended = execute(ctx, spec, |_, _| {}).await?;
+    let (bytes_max, secrets) = (spec.output_bytes_max, spec.secrets.clone());
+    let ended = redacted(execute(ctx, spec, |_, _| {}).await?, &secrets);
     Ok(match ended.how {
         How::Exited(0) => Reconciled::Done(judge(ended, false, bytes_max)?),
         How::Exited(NOT_DONE) => Reconciled::NotDone,
@@ -92,6 +96,7 @@ async fn execute(
         write,
         output_bytes_max,
         timeout,
+        secrets: _,
     } = spec;
     env.push((groups::RUN.to_owned(), ctx.run_id().to_string()));
     let outer = OUTER.try_with(Clone::clone).ok();
@@ -157,6 +162,25 @@ async fn stopped(handle: &mut Handle) {
     if let Err(error) = handle.ended().await {
         tracing::warn!(%error, "a command was to be stopped");
     }
+}
+
+/// What a command printed, without secrets. Of stderr only the end was kept: a secret may have been cut
+/// in two at its beginning.
+fn redacted(mut ended: Ended, secrets: &Secrets) -> Ended {
+    if secrets.longest() == 0 {
+        return ended;
+    }
+    ended.stdout = secrets.redact_bytes(ended.stdout);
+    let was_cut = ended.stderr.len() + 4 > TAIL_BYTES;
+    ended.stderr = secrets.redact_text(ended.stderr);
+    if was_cut {
+        let mut from = secrets.longest().min(ended.stderr.len());
+        while !ended.stderr.is_char_boundary(from) {
+            from += 1;
+        }
+        ended.stderr.drain(..from);
+    }
+    ended
 }
 
 fn trouble(error: Trouble) -> TaskError {
@@ -356,6 +380,7 @@ mod tests {
             write,
             output_bytes_max: PAYLOAD_MAX_BYTES,
             timeout: None,
+            secrets: Secrets::default(),
         }
     }
 

@@ -12,6 +12,7 @@ use logreel_core::{StepId, StepState};
 use serde_json::Value;
 
 use super::run::{Ended, Running, goes_on, step_id};
+use super::secrets::Secrets;
 use super::spec::StepSpec;
 use super::template::{self, Scope};
 use crate::error::TaskError;
@@ -28,7 +29,7 @@ impl Running<'_> {
         scope: &Scope,
     ) -> Result<Ended, TaskError> {
         let spec = self.workflow.step(step);
-        let (items, steps) = match plan(spec, items, scope) {
+        let (items, steps) = match plan(spec, items, scope, &self.secrets) {
             Ok(plan) => plan,
             Err(error) => return self.fail_early(id, error).await,
         };
@@ -90,6 +91,7 @@ fn plan(
     spec: &StepSpec,
     items: &Value,
     scope: &Scope,
+    secrets: &Secrets,
 ) -> Result<(Vec<Value>, Vec<StepId>), TaskError> {
     let items = match template::render("map", items, scope)? {
         Value::Array(items) => items,
@@ -99,7 +101,7 @@ fn plan(
         }
     };
     let steps = match &spec.map_key {
-        Some(key) => steps_by_key(spec, key, &items, scope)?,
+        Some(key) => steps_by_key(spec, key, &items, scope, secrets)?,
         None => steps_by_digest(spec, &items)?,
     };
     Ok((items, steps))
@@ -127,11 +129,13 @@ fn steps_by_key(
     key: &str,
     items: &[Value],
     scope: &Scope,
+    secrets: &Secrets,
 ) -> Result<Vec<StepId>, TaskError> {
     let mut seen = HashSet::new();
     let mut steps = Vec::with_capacity(items.len());
     for (index, item) in items.iter().enumerate() {
         let key = template::render_text("map_key", key, &scope.with_item(item, index))?;
+        let key = secrets.redact_text(key);
         if !seen.insert(key.clone()) {
             let message = format!("`map_key` gives `{key}` for more than one item");
             return Err(TaskError::of_kind("map_key", message).permanent());

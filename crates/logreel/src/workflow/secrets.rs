@@ -11,31 +11,54 @@ use crate::error::TaskError;
 
 /// A value that is shorter would blot out half the output.
 const SECRET_BYTES_MIN: usize = 4;
+/// So would a short line of a value of several.
+const LINE_BYTES_MIN: usize = 8;
 const REDACTED: &str = "[redacted]";
 
 /// The variables by name. Cheap to clone.
-#[derive(Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Secrets(Arc<Variables>);
 
+#[derive(Default)]
 struct Variables {
     values: BTreeMap<String, String>,
     /// Each as `${NAME}`: what stands for it where it is digested.
     names: BTreeMap<String, String>,
+    /// What must not be seen, the longest first: one may be part of another.
+    needles: Vec<String>,
+}
+
+impl std::fmt::Debug for Variables {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.values.keys()).finish()
+    }
 }
 
 impl Secrets {
     /// Reads what the workflow names; one that is not set is an error that says which.
     pub(crate) fn of(workflow: &Workflow) -> Result<Self, TaskError> {
-        let (mut values, mut names) = (BTreeMap::new(), BTreeMap::new());
+        let mut values = BTreeMap::new();
         for name in workflow.variables() {
             let value = std::env::var(&name).map_err(|_| {
                 let message = format!("the variable {name} is not set, or is no text");
                 TaskError::of_kind("variable", message).permanent()
             })?;
-            names.insert(name.clone(), format!("${{{name}}}"));
             values.insert(name, value);
         }
-        Ok(Self(Arc::new(Variables { values, names })))
+        Ok(Self::from_values(values))
+    }
+
+    fn from_values(values: BTreeMap<String, String>) -> Self {
+        let shown = |name: &String| (name.clone(), format!("${{{name}}}"));
+        let names = values.keys().map(shown).collect();
+        let mut needles: Vec<String> = values.values().flat_map(|value| needles(value)).collect();
+        needles.sort_by_key(|needle| std::cmp::Reverse(needle.len()));
+        needles.dedup();
+        Self(Arc::new(Variables {
+            values,
+            names,
+            needles,
+        }))
     }
 
     /// The values by name.
@@ -48,24 +71,42 @@ impl Secrets {
         &self.0.names
     }
 
+    /// The length of the longest that must not be seen: whoever cuts a text may leave less than that
+    /// of it at the edge.
+    pub(crate) fn longest(&self) -> usize {
+        self.0.needles.first().map_or(0, String::len)
+    }
+
     /// The text without any of the values.
     pub(crate) fn redact_text(&self, text: String) -> String {
         let mut text = text;
-        for secret in self.0.values.values() {
-            if secret.len() >= SECRET_BYTES_MIN && text.contains(secret.as_str()) {
-                text = text.replace(secret.as_str(), REDACTED);
+        for needle in &self.0.needles {
+            if text.contains(needle.as_str()) {
+                text = text.replace(needle.as_str(), REDACTED);
             }
         }
         text
     }
 
-    /// The value without any of the values, in texts and in keys.
+    /// The bytes without any of the values.
+    pub(crate) fn redact_bytes(&self, bytes: Vec<u8>) -> Vec<u8> {
+        let mut bytes = bytes;
+        for needle in &self.0.needles {
+            bytes = replace(bytes, needle.as_bytes());
+        }
+        bytes
+    }
+
+    /// The value without any of the values, in texts, keys and numbers.
     pub(crate) fn redact(&self, value: Value) -> Value {
-        if self.0.values.is_empty() {
+        if self.0.needles.is_empty() {
             return value;
         }
         match value {
             Value::String(text) => Value::String(self.redact_text(text)),
+            Value::Number(number) if self.0.needles.contains(&number.to_string()) => {
+                Value::from(REDACTED)
+            }
             Value::Array(items) => items.into_iter().map(|item| self.redact(item)).collect(),
             Value::Object(fields) => {
                 let redacted = fields.into_iter();
@@ -75,5 +116,80 @@ impl Secrets {
             }
             Value::Null | Value::Bool(_) | Value::Number(_) => value,
         }
+    }
+}
+
+/// The forms in which a value may be printed: as it is, escaped in JSON, and line by line.
+fn needles(value: &str) -> Vec<String> {
+    if value.len() < SECRET_BYTES_MIN {
+        return Vec::new();
+    }
+    let quoted = Value::from(value).to_string();
+    let escaped = &quoted[1..quoted.len() - 1];
+    let mut needles = vec![value.to_owned(), escaped.to_owned()];
+    let lines = value.lines().map(str::trim);
+    needles.extend(
+        lines
+            .filter(|line| line.len() >= LINE_BYTES_MIN)
+            .map(str::to_owned),
+    );
+    needles
+}
+
+fn replace(bytes: Vec<u8>, needle: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut rest = bytes.as_slice();
+    while let Some(at) = rest
+        .windows(needle.len())
+        .position(|window| window == needle)
+    {
+        out.extend_from_slice(&rest[..at]);
+        out.extend_from_slice(REDACTED.as_bytes());
+        rest = &rest[at + needle.len()..];
+    }
+    if out.is_empty() {
+        return bytes;
+    }
+    out.extend_from_slice(rest);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn secrets(values: &[&str]) -> Secrets {
+        let named = values.iter().enumerate();
+        Secrets::from_values(
+            named
+                .map(|(n, value)| (format!("V{n}"), (*value).to_owned()))
+                .collect(),
+        )
+    }
+
+    #[test]
+    fn a_secret_is_gone_in_every_form_it_may_be_printed_in() {
+        let text = |values: &[&str], text: &str| secrets(values).redact_text(text.to_owned());
+        assert_eq!(
+            text(&["abcd1234", "abcd1234SUFFIX"], "v=abcd1234SUFFIX"),
+            "v=[redacted]"
+        );
+        assert_eq!(
+            text(&["tok\"en"], r#"{"t": "tok\"en""#),
+            r#"{"t": "[redacted]""#
+        );
+        let pem = "-----BEGIN-----\nMIIBVgIBADANBg\n-----END-----";
+        assert_eq!(text(&[pem], "x MIIBVgIBADANBg y"), "x [redacted] y");
+        assert_eq!(
+            text(&["abc"], "abcdef"),
+            "abcdef",
+            "too short to be a secret"
+        );
+        let value = secrets(&["48151623"]).redact(json!({"pin": 48151623, "48151623": [1]}));
+        assert_eq!(value, json!({"pin": "[redacted]", "[redacted]": [1]}));
+        let bytes = secrets(&["s3cret"]).redact_bytes(b"\xffs3cret\xfe".to_vec());
+        assert_eq!(bytes, b"\xff[redacted]\xfe");
     }
 }

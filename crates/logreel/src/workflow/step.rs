@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::future::IntoFuture;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use logreel_core::event::{Effect, StepFailed, StepSkipped};
 use logreel_core::meaning::digest_of;
@@ -22,6 +23,9 @@ use crate::error::TaskError;
 use crate::live::{LiveLine, Stream};
 use crate::step::Retry;
 use crate::write_step::Reconciled;
+
+/// How long a command that is stopped may take to be gone.
+const STOPPING: Duration = Duration::from_secs(5);
 
 /// What a step works on, resolved.
 struct Prepared {
@@ -65,7 +69,7 @@ impl Running<'_> {
             Does::Run(run) => self.command(step, id, run, &prepared).await,
             Does::Task { task } => self.task(step, id, task, &prepared).await,
             Does::Workflow { .. } | Does::Agent { .. } => self.child(step, id, &prepared).await,
-            Does::Wait(wait) => self.wait(spec, id, wait, scope).await,
+            Does::Wait(wait) => self.wait(step, id, wait, scope).await,
         };
         let ended = ended.map(|()| Ended::Finished);
         ended.map_err(|error| error.in_step(id))
@@ -182,6 +186,11 @@ impl Running<'_> {
         }
         let mut durable = self.ctx.write_step(id.clone()).bound_to(prepared.bound);
         durable = durable.retry(retry(spec));
+        if let Some(timeout) = spec.timeout {
+            // The command keeps its own time; this is for whoever takes over and must know how long
+            // it may still be at work.
+            durable = durable.timeout(timeout + STOPPING);
+        }
         let work = |_key| self.execute(step, id, &run.run, prepared, true);
         match &run.reconcile {
             None => durable.run(work).await.map(|_: Json| ()),
@@ -239,6 +248,7 @@ impl Running<'_> {
             write,
             output_bytes_max: logreel_store::tip::PAYLOAD_MAX_BYTES,
             timeout: self.workflow.step(step).timeout,
+            secrets: self.secrets.clone(),
         }
     }
 
@@ -353,7 +363,7 @@ impl Running<'_> {
 
     async fn wait(
         &self,
-        spec: &StepSpec,
+        step: usize,
         id: &StepId,
         wait: &WaitSpec,
         scope: &Scope,
@@ -361,6 +371,7 @@ impl Running<'_> {
         if let Some(error) = self.known_failure(id) {
             return Err(error);
         }
+        let spec = self.workflow.step(step);
         let waited = async {
             match wait {
                 WaitSpec::Approval {
@@ -369,7 +380,10 @@ impl Running<'_> {
                     on_deny,
                 } => {
                     let prompt = match prompt {
-                        Some(prompt) => template::render_text("prompt", prompt, scope)?,
+                        Some(prompt) => {
+                            let prompt = template::render_text("prompt", prompt, scope)?;
+                            self.secrets.redact_text(prompt)
+                        }
                         None => format!("Approve `{id}`?"),
                     };
                     self.approval(spec, id, prompt, *on_timeout, *on_deny).await
@@ -379,7 +393,8 @@ impl Running<'_> {
                     if let Some(timeout) = spec.timeout {
                         signal = signal.deadline(timeout);
                     }
-                    signal.await.map(|_| ())
+                    let value = signal.await?;
+                    self.checked(step, Ok(value)).map(|_| ())
                 }
                 WaitSpec::Timer {
                     lasts: Some(lasts), ..
@@ -426,8 +441,14 @@ impl Running<'_> {
         if answer.approved || on_deny == OnDeny::Continue {
             return Ok(());
         }
-        let by = answer.by.unwrap_or_else(|| "the deadline".to_owned());
-        Err(TaskError::of_kind("denied", format!("denied by {by}")).permanent())
+        let by = match answer.by {
+            Some(by) => format!("denied by {by}"),
+            None if answer.in_time => "denied".to_owned(),
+            None => "denied: nobody answered in time".to_owned(),
+        };
+        let why = answer.reason.map(|why| format!(": {why}"));
+        let message = by + &why.unwrap_or_default();
+        Err(TaskError::of_kind("denied", message).permanent())
     }
 
     async fn slot(&self) -> Option<tokio::sync::SemaphorePermit<'_>> {

@@ -33,7 +33,7 @@ const SHELL: &str = "/bin/sh";
 /// How long others may keep the output open after the shell has exited.
 const LINGER: Duration = Duration::from_secs(1);
 /// The end of stderr that is kept.
-const TAIL_BYTES: usize = 4096;
+pub(crate) const TAIL_BYTES: usize = 4096;
 /// A longer line is passed on in pieces.
 const LINE_BYTES: usize = 8192;
 const CHUNK_BYTES: usize = 64 * 1024;

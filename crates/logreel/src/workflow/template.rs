@@ -276,11 +276,16 @@ pub(super) fn as_text(value: Value) -> String {
     }
 }
 
+/// What a template may do: some seconds of work.
+const FUEL: u64 = 20_000_000;
+
 fn environment() -> &'static Environment<'static> {
     static ENVIRONMENT: OnceLock<Environment<'static>> = OnceLock::new();
     ENVIRONMENT.get_or_init(|| {
         let mut environment = Environment::new();
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
+        // A template that loops for ever would hold the whole process up.
+        environment.set_fuel(Some(FUEL));
         environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
         let syntax = SyntaxConfig::builder().keep_trailing_newline(true).build();
         environment.set_syntax(syntax.expect("the usual delimiters"));
