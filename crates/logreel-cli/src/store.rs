@@ -104,7 +104,8 @@ impl Place {
             };
             let is_new = missing == Missing::Make && !path.exists();
             let options = Options {
-                create: is_new,
+                // Also when the file is there: whoever began to make it may have been killed.
+                create: missing == Missing::Make,
                 ..Options::default()
             };
             let store = SqliteStore::open(&path, options)?;

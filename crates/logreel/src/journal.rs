@@ -265,12 +265,15 @@ impl Journal {
                     | logreel_store::Error::Unavailable { .. }),
                 )) => {
                     let now = self.env.monotonic();
-                    let since = *in_flight.unavailable_since.get_or_insert(now);
+                    // Said once: a full disk would be told of fifty times a second.
+                    let since = *in_flight.unavailable_since.get_or_insert_with(|| {
+                        tracing::warn!(run = %self.run, %error, "appending again until it lands");
+                        now
+                    });
                     if now.saturating_sub(since) > UNAVAILABLE_MAX {
                         self.give_up(writer.take(), &error.into());
                         return;
                     }
-                    tracing::warn!(run = %self.run, %error, "appending again");
                     self.env.sleep(Duration::from_millis(20)).await;
                 }
                 Err(
