@@ -103,7 +103,8 @@ impl Place {
                 Missing::Make => self.find_or_make()?,
             };
             let is_new = !path.exists();
-            // Also when there is a file: another process may be about to make a store of it.
+            // Also when there is a file: another process may be about to make a store of it, or may have
+            // been killed before it had.
             let options = Options {
                 create: missing == Missing::Make,
                 ..Options::default()

@@ -88,6 +88,7 @@ macro_rules! contract_tests {
             a_waiting_run_is_ready_at_its_deadline_only
             a_waiting_run_of_a_dead_owner_waits_on
             a_childs_end_makes_its_waiting_parent_ready
+            a_child_that_was_announced_and_never_made_makes_its_waiting_parent_ready
             an_ended_run_is_never_claimed
             leaving_gives_the_leases_of_ended_runs_back
             a_clock_that_went_back_hides_no_ready_run

@@ -265,11 +265,11 @@ impl Journal {
                     | logreel_store::Error::Unavailable { .. }),
                 )) => {
                     let now = self.env.monotonic();
-                    if in_flight.unavailable_since.is_none() {
-                        // Once: a full disk would fill the terminal as well.
+                    // Said once: a full disk would be told of fifty times a second.
+                    let since = *in_flight.unavailable_since.get_or_insert_with(|| {
                         tracing::warn!(run = %self.run, %error, "appending again until it lands");
-                    }
-                    let since = *in_flight.unavailable_since.get_or_insert(now);
+                        now
+                    });
                     if now.saturating_sub(since) > UNAVAILABLE_MAX {
                         self.give_up(writer.take(), &error.into());
                         return;

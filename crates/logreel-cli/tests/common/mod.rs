@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+pub mod kill;
 pub mod project;
 pub mod screen;
 

@@ -45,8 +45,10 @@ impl Project {
         command
     }
 
+    /// `LOGREEL_BIN` names another binary, for instance one as it is released.
     pub fn std_command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_logreel"));
+        let own = || env!("CARGO_BIN_EXE_logreel").into();
+        let mut command = Command::new(std::env::var_os("LOGREEL_BIN").unwrap_or_else(own));
         command
             .current_dir(self.0.path())
             .env_remove("NO_COLOR")

@@ -352,6 +352,39 @@ pub async fn a_waiting_run_of_a_dead_owner_waits_on(harness: &dyn Harness) {
     world.finish().await;
 }
 
+/// Rule 15: a driver that was killed between announcing a child and making it leaves a parent that waits
+/// for nobody; the next one makes the child.
+pub async fn a_child_that_was_announced_and_never_made_makes_its_waiting_parent_ready(
+    harness: &dyn Harness,
+) {
+    let world = World::new(harness).await;
+    let mut parent = world.driven(task("parent")).await;
+    let announced = ChildStarted {
+        budget: Budget::default(),
+        child: world.env.run_id(),
+        detached: false,
+        step: step_id("child"),
+    };
+    let waits = WaitStarted {
+        step: Some(step_id("child")),
+        ..wait(1, WaitKind::Child)
+    };
+    let events = vec![
+        phase(Phase::Executing),
+        Draft::new(announced),
+        Draft::new(waits),
+    ];
+    parent.write(events).await;
+    assert_eq!(
+        claimable(&world).await,
+        [],
+        "its driver is about to make it"
+    );
+    parent.release().await;
+    assert_eq!(claimable(&world).await, [parent.run]);
+    world.finish().await;
+}
+
 /// Rule 18: a child's end makes a parent that waits for it ready, whichever came first.
 pub async fn a_childs_end_makes_its_waiting_parent_ready(harness: &dyn Harness) {
     let world = World::new(harness).await;

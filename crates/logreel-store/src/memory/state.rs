@@ -85,22 +85,29 @@ impl State {
         self.owners.get(&owner).is_none_or(|member| member.left)
     }
 
-    /// When the child that `step` of the run is has ended.
+    /// When the child that `step` of the run is has ended. One that was announced and is not there has
+    /// its driver yet to make it, as when the one that announced it was killed: since then.
     pub fn child_ended(&self, run: &Run, step: Option<&StepId>) -> Option<Timestamp> {
         let starts = run
             .log
             .iter()
             .rev()
             .filter(|record| record.kind == "child.started");
-        let child = starts
-            .filter_map(|record| record.decode().ok())
-            .find_map(|it| match it.body {
-                Body::ChildStarted(it) if step.is_none_or(|step| *step == it.step) => {
-                    Some(it.child)
-                }
-                _ => None,
-            })?;
-        Some(self.run(&child).ok()?.tip.row.facts.ended.as_ref()?.at)
+        let (child, announced_at) =
+            starts
+                .filter_map(|record| record.decode().ok())
+                .find_map(|it| match it.body {
+                    Body::ChildStarted(started)
+                        if step.is_none_or(|step| *step == started.step) =>
+                    {
+                        Some((started.child, it.at))
+                    }
+                    _ => None,
+                })?;
+        match self.run(&child) {
+            Ok(child) => child.tip.row.facts.ended.as_ref().map(|ended| ended.at),
+            Err(_) => Some(announced_at),
+        }
     }
 
     /// Rule 32: blobs are stored with a reference of their run.

@@ -239,8 +239,12 @@ fn error_at(path: &Path, error: Error) -> Error {
 fn check_schema(conn: &Connection, path: &Path, create: bool) -> Result<bool, Halt> {
     let (application, version) = (schema::application(conn)?, schema::version(conn)?);
     if application != schema::APPLICATION_ID {
-        if create && version == 0 && schema::is_empty(conn)? {
-            return Ok(false);
+        // Nobody's yet: also what is left when whoever made it was killed before its first commit.
+        if application == 0 && version == 0 && schema::is_empty(conn)? {
+            return match create {
+                true => Ok(false),
+                false => Err(place::no_store(path).into()),
+            };
         }
         let why = "it is a SQLite database of another application; name another file".to_owned();
         return Err(Error::Invalid {

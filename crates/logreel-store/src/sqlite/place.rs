@@ -52,10 +52,7 @@ pub(super) fn find(path: &Path, create: bool) -> Result<Found, Error> {
     }
     let written = metadata.as_ref().is_some_and(|it| it.len() > 0);
     if !written && !create {
-        return Err(Error::unavailable(format!(
-            "there is no store at {}",
-            path.display()
-        )));
+        return Err(no_store(path));
     }
     // A link is followed here, so that everyone finds the log and the locks beside the file itself.
     let path = match metadata {
@@ -90,6 +87,11 @@ fn create_folder(folder: &Path) -> io::Result<()> {
         fs::write(folder.join(".gitignore"), "*\n")?;
     }
     Ok(())
+}
+
+/// Nobody has made one here.
+pub(super) fn no_store(path: &Path) -> Error {
+    Error::unavailable(format!("there is no store at {}", path.display()))
 }
 
 fn unreachable_path(path: &Path, error: io::Error) -> Error {

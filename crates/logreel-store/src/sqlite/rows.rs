@@ -253,6 +253,8 @@ pub(super) fn ready(conn: &Connection, id: i64, row: &Row) -> Result<Ready, Halt
     Ready::of(row, |step| child_ended(conn, id, step))
 }
 
+/// When the child that `step` of the run is has ended. One that was announced and is not there has its
+/// driver yet to make it, as when the one that announced it was killed: since then.
 fn child_ended(
     conn: &Connection,
     id: i64,
@@ -264,7 +266,8 @@ fn child_ended(
     let mut statement = conn.prepare_cached(&sql)?;
     let mut records = statement.query([id])?;
     while let Some(from) = records.next()? {
-        let Body::ChildStarted(started) = event(from)?.body else {
+        let event = event(from)?;
+        let Body::ChildStarted(started) = event.body else {
             continue;
         };
         if step.is_some_and(|step| *step != started.step) {
@@ -272,7 +275,7 @@ fn child_ended(
         }
         return match load(conn, &started.child) {
             Ok(child) => Ok(child.row.facts.ended.as_ref().map(|ended| ended.at)),
-            Err(Halt::Refused(Error::NotFound(_))) => Ok(None),
+            Err(Halt::Refused(Error::NotFound(_))) => Ok(Some(event.at)),
             Err(other) => Err(other),
         };
     }
