@@ -61,9 +61,7 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     if let Some(reason) = args.reason {
         answer = answer.because(reason);
     }
-    if let Some(by) = ask::who() {
-        answer = answer.by(by);
-    }
+    answer = answer.by(ask::who());
     let entry = acting.engine.answer(&run, answer).await?;
     out.note(format!("{} is {said}", run.short()));
     after(acting, entry, args.resume, signals, out).await

@@ -60,7 +60,7 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
         wait.kind == WaitKind::InDoubt && step.is_none_or(|step| step == args.call)
     };
     let run = settle::meant(&*acting.store, run, in_doubt).await?;
-    let by = ask::who().unwrap_or_else(|| "someone".to_owned());
+    let by = ask::who();
     let resolved = acting
         .engine
         .resolve(&run, args.call, resolution, by)

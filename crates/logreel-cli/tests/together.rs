@@ -11,6 +11,7 @@
 mod common;
 
 use common::project::Project;
+use common::ran;
 
 /// Blocks in its first attempt, where it tells its process by a pipe, and is done in its second.
 const SLOW: &str = r#"
@@ -20,6 +21,39 @@ id = "work"
 run = "if [ -e again ]; then printf done; else touch again; echo $$ > pid; sleep 1000; fi"
 effect = "read"
 "#;
+
+const APPROVAL: &str = r#"
+name = "publish"
+[[step]]
+id = "ok"
+wait = "approval"
+prompt = "Publish?"
+[[step]]
+id = "send"
+needs = ["ok"]
+run = "cat"
+input = "{{ steps.ok.output.by }}"
+effect = "read"
+"#;
+
+#[test]
+fn who_answers_is_recorded_whatever_the_environment_says() {
+    let uid = format!("uid {}", rustix::process::getuid());
+    for (names, by) in [
+        (vec![("LOGNAME", "eve")], "eve"),
+        (vec![("USER", ""), ("LOGNAME", "")], &uid),
+        (vec![], &uid),
+    ] {
+        let project = Project::new(APPROVAL);
+        assert_eq!(project.run(&["run", "w.toml", "-q"]).code, 3);
+        let mut command = project.command();
+        command.env_remove("USER").env_remove("LOGNAME");
+        command.envs(names);
+        let answer = ["answer", "@last", "--approve", "--resume", "-q"];
+        let answered = ran(command.args(answer));
+        assert_eq!((answered.code, answered.out.trim_end()), (0, by));
+    }
+}
 
 #[test]
 fn a_worker_in_memory_is_refused() {
