@@ -3,10 +3,11 @@
 use logreel::core::Payload;
 use logreel::core::event::{Resolution, WaitKind, WaitStarted};
 
+use crate::answer::{self, Then};
 use crate::output::Output;
 use crate::signals::Signals;
 use crate::store::{Missing, Place};
-use crate::{answer, ask, input, name, settle};
+use crate::{ask, input, name, settle};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -73,5 +74,6 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
             ));
         }
     }
-    answer::after(acting, resolved.entry, args.resume, signals, out).await
+    let then = Then::new(args.resume);
+    answer::after(acting, resolved.entry, then, signals, out).await
 }

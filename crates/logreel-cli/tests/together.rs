@@ -62,3 +62,23 @@ fn a_worker_in_memory_is_refused() {
     assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{}", ran.err);
     assert!(ran.err.contains("error: a store in memory"), "{}", ran.err);
 }
+
+#[test]
+fn a_signal_that_nobody_awaits_is_only_kept() {
+    let project = Project::new("name = 's'\n[[step]]\nid = 'go'\nwait = 'signal'\nname = 'go'\n");
+    assert_eq!(project.run(&["run", "w.toml", "-q"]).code, 3);
+    let kept = project.run(&["signal", "@last", "other"]);
+    assert_eq!(
+        (kept.code, kept.err.lines().count()),
+        (0, 1),
+        "{}",
+        kept.err
+    );
+    assert!(kept.err.contains("it is kept"), "{}", kept.err);
+    let awaited = project.run(&["signal", "@last", "go"]);
+    assert!(
+        awaited.err.contains("no worker is there"),
+        "{}",
+        awaited.err
+    );
+}
