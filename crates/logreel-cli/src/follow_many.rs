@@ -10,6 +10,7 @@ use crate::outcome::{self, Line};
 use crate::output::Output;
 use crate::signals::{Signals, Stop};
 use crate::store::Acting;
+use crate::whose::{self, Whose};
 use crate::{drive, settle};
 
 /// A driver that dies rings no bell.
@@ -68,6 +69,10 @@ async fn pause_all(
 ) -> anyhow::Result<()> {
     out.note("pausing; Ctrl-C again leaves at once");
     for run in runs {
+        if let Whose::Theirs(owner) = whose::find(&*acting.store, run).await? {
+            out.note(format!("{} goes on: it is driven by {owner}", run.short()));
+            continue;
+        }
         tokio::select! {
             paused = drive::pause(acting, run) => if paused? {
                 let short = run.short();

@@ -47,6 +47,7 @@ mod text;
 mod verify;
 mod view;
 mod wait;
+mod whose;
 mod worker;
 
 use std::process::ExitCode;

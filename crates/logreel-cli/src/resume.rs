@@ -8,13 +8,14 @@ use logreel::view::RunView;
 use logreel::workflow::Workflow;
 use logreel::{Body, Entry, Error, ErrorKind, RunId, Seq, Status};
 
+use crate::drive::{self, Followed};
 use crate::error::Failure;
 use crate::outcome::Line;
 use crate::output::Output;
 use crate::settle::{CANCELLED, FAILED, WAITS};
 use crate::signals::Signals;
 use crate::store::{Acting, Missing, Place};
-use crate::{drive, follow_many, name, outcome, settle, spec};
+use crate::{follow_many, name, outcome, settle, spec};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -72,7 +73,7 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     };
     let root = settle::root(&*acting.store, run).await?;
     if root == run {
-        return one(acting, &entry, accepted.as_ref(), signals, out).await;
+        return one(acting, &entry, accepted, signals, out).await;
     }
     // A child alone would leave its parent waiting, which is what nobody wants.
     match acting.engine.resume(&run).await {
@@ -89,12 +90,12 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
 pub async fn one(
     acting: Acting,
     entry: &Entry,
-    accepted: Option<&Workflow>,
+    accepted: Option<Workflow>,
     signals: Signals,
     out: &mut Output,
 ) -> anyhow::Result<u8> {
     let run = entry.row.run;
-    let resumed = match accepted {
+    let resumed = match &accepted {
         Some(workflow) => acting.engine.resume_under(&run, workflow).await,
         None => acting.engine.resume(&run).await,
     };
@@ -110,7 +111,8 @@ pub async fn one(
         }
         Err(error) => return Err(error.into()),
     }
-    drive::to_the_end(acting, run, entry.row.head.seq.next(), signals, out).await
+    let followed = Followed::ours(run, entry.row.head.seq.next()).under(accepted);
+    drive::to_the_end(acting, followed, signals, out).await
 }
 
 /// Every run that is ready or lost its driver.

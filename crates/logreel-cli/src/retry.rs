@@ -2,11 +2,12 @@
 
 use logreel::ErrorKind;
 
+use crate::drive::{self, Followed};
 use crate::error::Failure;
 use crate::output::Output;
 use crate::signals::Signals;
 use crate::store::{Missing, Place};
-use crate::{drive, input, name};
+use crate::{input, name};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -53,5 +54,6 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     let (short, old) = (handle.id().short(), run.short());
     out.note(format!("{short} goes on with what {old} finished"));
     // What it shares with the old run is history; its own log begins with `run.forked`.
-    drive::to_the_end(acting, handle.id(), parent.seq.next(), signals, out).await
+    let followed = Followed::ours(handle.id(), parent.seq.next());
+    drive::to_the_end(acting, followed, signals, out).await
 }

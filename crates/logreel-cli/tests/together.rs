@@ -12,6 +12,21 @@ mod common;
 
 use common::project::Project;
 use common::ran;
+use rustix::process::Signal;
+use serde_json::Value;
+
+const PARENT: &str = r#"
+name = "parent"
+[[step]]
+id = "sub"
+workflow = "child.toml"
+[[step]]
+id = "end"
+needs = ["sub"]
+run = "cat"
+input = "child: {{ steps.sub.output }}"
+effect = "read"
+"#;
 
 /// Blocks in its first attempt, where it tells its process by a pipe, and is done in its second.
 const SLOW: &str = r#"
@@ -35,6 +50,74 @@ run = "cat"
 input = "{{ steps.ok.output.by }}"
 effect = "read"
 "#;
+
+fn parent_of(child: &str) -> Project {
+    let project = Project::new(PARENT);
+    project.write("child.toml", child);
+    project.pipe("pid");
+    project
+}
+
+/// The only child there is.
+fn child(project: &Project) -> Value {
+    let runs = project.json(&["ls"])["items"].as_array().unwrap().clone();
+    let is_child = |run: &&Value| run["agent"] != "parent";
+    runs.iter().find(is_child).unwrap().clone()
+}
+
+/// What the last run waits for.
+fn waits(project: &Project) -> Vec<String> {
+    let run = project.json(&["show", "@last"]);
+    let waits = run["waiting"].as_array().unwrap().iter();
+    waits
+        .map(|wait| wait["kind"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+/// Whoever drives the last run gives its lease back soon; each look is a process of its own.
+fn until_parked(project: &Project) {
+    while !project.json(&["show", "@last"])["driver"].is_null() {}
+}
+
+#[test]
+fn ctrl_c_of_who_only_watches_pauses_nothing() {
+    let project = parent_of(SLOW);
+    let args = ["run", "w.toml", "--key", "zz"];
+    let drives = project.start(&args, "sub started");
+    project.read("pid");
+    until_parked(&project);
+    let watches = project.start(&args, "started");
+    watches.signal(Signal::INT);
+    let watched = watches.end();
+    assert_eq!((watched.code, watched.out.as_str()), (130, ""));
+    assert!(watched.err.contains(" goes on: "), "{}", watched.err);
+    assert_eq!(waits(&project), ["child"]);
+    assert!(!child(&project)["driver"].is_null());
+
+    drives.signal(Signal::INT);
+    let driven = drives.end();
+    assert_eq!(driven.code, 130, "{}", driven.err);
+    assert!(driven.err.contains(" is paused: "), "{}", driven.err);
+    assert!(waits(&project).contains(&"paused".to_owned()));
+}
+
+/// Nobody drives a run that waits for a time, but somebody started it and somebody only looked.
+#[test]
+fn ctrl_c_in_a_long_wait_pauses_only_what_was_started_here() {
+    let project = Project::new("name = 'w'\n[[step]]\nid = 'nap'\nwait = 'timer'\nfor = '1h'\n");
+    let args = ["run", "w.toml", "--key", "zz"];
+    let started = project.start(&args, "nap");
+    until_parked(&project);
+    let watches = project.start(&args, "nap");
+    watches.signal(Signal::INT);
+    let watched = watches.end();
+    assert_eq!(watched.code, 130);
+    assert!(watched.err.contains(" stays as it is"), "{}", watched.err);
+    assert_eq!(waits(&project), ["timer"]);
+    started.signal(Signal::INT);
+    let ended = started.end();
+    assert!(ended.err.contains(" is paused: "), "{}", ended.err);
+}
 
 #[test]
 fn who_answers_is_recorded_whatever_the_environment_says() {
