@@ -4,6 +4,7 @@ use logreel::core::event::WaitStarted;
 use logreel::view::RunView;
 use logreel::{Answer, Entry, Json, RunId, WaitId};
 
+use crate::changed::Said;
 use crate::output::Output;
 use crate::signals::Signals;
 use crate::store::{Acting, Missing, Place};
@@ -104,10 +105,7 @@ pub async fn after(
 ) -> anyhow::Result<u8> {
     let run = entry.row.run;
     if then == Then::Resume {
-        // A child's parent goes on when the child has ended.
-        let root = settle::root(&*acting.store, run).await?;
-        let root = acting.store.entry(&root).await?;
-        return resume::one(acting, &root, None, signals, out).await;
+        return resume::part_of(acting, &entry, Said::Nothing, signals, out).await;
     }
     if out.json {
         out.json_line(&RunView::of(&entry))?;

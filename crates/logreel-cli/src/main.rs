@@ -9,6 +9,7 @@ mod args;
 mod ask;
 mod backup;
 mod cancel;
+mod changed;
 mod check;
 mod completions;
 mod detach;

@@ -6,8 +6,9 @@ use logreel::core::event::RunKind;
 use logreel::store::Claimable;
 use logreel::view::RunView;
 use logreel::workflow::Workflow;
-use logreel::{Body, Entry, Error, ErrorKind, RunId, Seq, Status};
+use logreel::{Entry, Error, ErrorKind, RunId, Status};
 
+use crate::changed::{self, Said};
 use crate::drive::{self, Followed};
 use crate::error::Failure;
 use crate::outcome::Line;
@@ -62,32 +63,40 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
         Status::Failed | Status::Cancelled => return Err(ended(&entry).into()),
         _ => {}
     }
-    let changed = match args.stored_spec {
-        true => None,
-        false => changed_spec(&acting, &entry).await?,
+    let said = match (args.stored_spec, args.accept_spec_change) {
+        (true, _) => Said::Stored,
+        (false, true) => Said::Accept,
+        (false, false) => Said::Nothing,
     };
-    let accepted = match changed {
-        Some(changed) if !args.accept_spec_change => return Err(changed.refusal(&entry).into()),
-        Some(changed) => Some(changed.now?),
-        None => None,
-    };
+    part_of(acting, &entry, said, signals, out).await
+}
+
+/// Drives a run on, or what it is a part of: a child alone would leave its parent waiting, which is
+/// what nobody wants.
+pub async fn part_of(
+    acting: Acting,
+    entry: &Entry,
+    said: Said,
+    signals: Signals,
+    out: &mut Output,
+) -> anyhow::Result<u8> {
+    let run = entry.row.run;
     let root = settle::root(&*acting.store, run).await?;
-    if root == run {
-        return one(acting, &entry, accepted, signals, out).await;
-    }
-    // A child alone would leave its parent waiting, which is what nobody wants.
-    match acting.engine.resume(&run).await {
-        Ok(_) | Err(Error::Waiting { .. } | Error::Driven { .. }) => {}
-        Err(error) => return Err(error.into()),
-    }
-    let (short, parent) = (run.short(), root.short());
-    out.note(format!("{short} is part of {parent}; going on with that"));
     let root = acting.store.entry(&root).await?;
-    one(acting, &root, None, signals, out).await
+    let accepted = changed::admit(&*acting.store, &root, said).await?;
+    if root.row.run != run {
+        let (short, parent) = (run.short(), root.row.run.short());
+        out.note(format!("{short} is part of {parent}; going on with that"));
+        match acting.engine.resume(&run).await {
+            Ok(_) | Err(Error::Waiting { .. } | Error::Driven { .. } | Error::Ended { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    one(acting, &root, accepted, signals, out).await
 }
 
 /// Drives one run on, from where it stands; under another workflow when someone accepted it.
-pub async fn one(
+async fn one(
     acting: Acting,
     entry: &Entry,
     accepted: Option<Workflow>,
@@ -155,50 +164,4 @@ fn ended(entry: &Entry) -> Failure {
     Failure::new(ErrorKind::Terminal, message).hint(format!(
         "`logreel retry {short}` goes on in a new run that shares what finished"
     ))
-}
-
-/// A spec file that is not what the run was started with.
-struct Changed {
-    file: String,
-    now: Result<Workflow, Failure>,
-}
-
-impl Changed {
-    fn refusal(&self, entry: &Entry) -> Failure {
-        let short = entry.row.run.short();
-        let message = format!(
-            "{} is not what {} was started with",
-            self.file, entry.row.run
-        );
-        Failure::new(ErrorKind::SpecChanged, message).hint(format!(
-            "`logreel resume {short} --stored-spec` goes on with the spec as it was, \
-             `--accept-spec-change` with the file as it is"
-        ))
-    }
-}
-
-/// The spec file of the run, when it is there and says something else now.
-async fn changed_spec(acting: &Acting, entry: &Entry) -> anyhow::Result<Option<Changed>> {
-    if entry.row.facts.kind != RunKind::Workflow {
-        return Ok(None);
-    }
-    let page = acting.store.read(&entry.row.run, Seq::FIRST, 1).await?;
-    let Some(first) = page.items.first() else {
-        return Ok(None);
-    };
-    let event = first.decode().map_err(logreel::store::Error::from)?;
-    let Body::RunStarted(started) = event.body else {
-        return Ok(None);
-    };
-    let Some(file) = started
-        .spec_file
-        .filter(|file| PathBuf::from(file).exists())
-    else {
-        return Ok(None);
-    };
-    let now = spec::read(&PathBuf::from(&file));
-    let same = now
-        .as_ref()
-        .is_ok_and(|now| now.digest() == entry.row.facts.spec_digest);
-    Ok((!same).then_some(Changed { file, now }))
 }

@@ -11,7 +11,7 @@
 mod common;
 
 use common::project::Project;
-use common::ran;
+use common::{Ran, ran};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -58,6 +58,10 @@ fn parent_of(child: &str) -> Project {
     project
 }
 
+fn changed() -> String {
+    PARENT.replace("child: ", "new: ")
+}
+
 /// The only child there is.
 fn child(project: &Project) -> Value {
     let runs = project.json(&["ls"])["items"].as_array().unwrap().clone();
@@ -77,6 +81,15 @@ fn waits(project: &Project) -> Vec<String> {
 /// Whoever drives the last run gives its lease back soon; each look is a process of its own.
 fn until_parked(project: &Project) {
     while !project.json(&["show", "@last"])["driver"].is_null() {}
+}
+
+fn is_refused(ran: &Ran) {
+    assert_eq!((ran.code, ran.out.as_str()), (5, ""), "{}", ran.err);
+    assert!(
+        ran.err.contains("--stored-spec") && ran.err.contains("--accept-spec-change"),
+        "{}",
+        ran.err
+    );
 }
 
 #[test]
@@ -117,6 +130,37 @@ fn ctrl_c_in_a_long_wait_pauses_only_what_was_started_here() {
     started.signal(Signal::INT);
     let ended = started.end();
     assert!(ended.err.contains(" is paused: "), "{}", ended.err);
+}
+
+#[test]
+fn resume_of_a_child_heeds_the_spec_of_its_root() {
+    let project = parent_of(APPROVAL);
+    assert_eq!(project.run(&["run", "w.toml", "-q"]).code, 3);
+    let id = child(&project)["id"].as_str().unwrap().to_owned();
+    project.write("w.toml", &changed());
+    is_refused(&project.run(&["resume", &id]));
+    // The answer is kept; only going on is refused.
+    is_refused(&project.run(&["answer", &id, "--approve", "--resume"]));
+    let accepted = project.run(&["resume", &id, "--accept-spec-change", "-q"]);
+    assert_eq!(
+        (accepted.code, accepted.out.as_str()),
+        (0, "new: ada\n"),
+        "{}",
+        accepted.err
+    );
+
+    let project = parent_of(APPROVAL);
+    assert_eq!(project.run(&["run", "w.toml", "-q"]).code, 3);
+    let id = child(&project)["id"].as_str().unwrap().to_owned();
+    project.write("w.toml", &changed());
+    assert_eq!(project.run(&["answer", &id, "--approve"]).code, 0);
+    let stored = project.run(&["resume", &id, "--stored-spec", "-q"]);
+    assert_eq!(
+        (stored.code, stored.out.as_str()),
+        (0, "child: ada\n"),
+        "{}",
+        stored.err
+    );
 }
 
 #[test]
