@@ -33,6 +33,13 @@ impl Changed {
         );
         Failure::new(ErrorKind::SpecChanged, message).hint(flags(entry))
     }
+
+    /// For whoever passes over the run instead.
+    pub fn note(&self, entry: &Entry) -> String {
+        let (short, file) = (entry.row.run.short(), &self.file);
+        let flags = flags(entry);
+        format!("{short} is left alone: {file} is not what it was started with; {flags}")
+    }
 }
 
 fn flags(entry: &Entry) -> String {

@@ -1,4 +1,5 @@
-//! Following several runs that this process drives: one line each when it settles.
+//! Following several runs that this process drives with all that they wait for: one line each when it
+//! settles.
 
 use std::time::Duration;
 
@@ -32,7 +33,11 @@ pub async fn to_the_end(
         for run in open {
             let entry = acting.store.entry(&run).await?;
             let Some(code) = settle::code(&*acting.store, &entry).await? else {
-                still_open.push(run);
+                // A parent is ready when its child has ended.
+                match drive::go_on(acting, &run, None).await {
+                    Ok(()) => still_open.push(run),
+                    Err(error) => out.note(format!("{} is left alone: {error}", run.short())),
+                }
                 continue;
             };
             codes.push(code);

@@ -135,10 +135,22 @@ async fn all(acting: Acting, mut signals: Signals, out: &mut Output) -> anyhow::
     if ready.is_empty() {
         out.note("no run is ready or orphaned");
     }
-    let mut taken: Vec<RunId> = Vec::new();
+    // A child's parent is to go on too, once the child has ended.
+    let (mut taken, mut left): (Vec<RunId>, Vec<RunId>) = (Vec::new(), Vec::new());
     for run in ready {
+        let root = settle::root(&*acting.store, run).await?;
+        if left.contains(&root) {
+            continue;
+        }
+        let entry = acting.store.entry(&root).await?;
+        if let Some(changed) = changed::find(&*acting.store, &entry).await? {
+            out.note(changed.note(&entry));
+            left.push(root);
+            continue;
+        }
         match acting.engine.resume(&run).await {
-            Ok(_) => taken.push(run),
+            Ok(_) if taken.contains(&root) => {}
+            Ok(_) => taken.push(root),
             Err(Error::Driven { .. } | Error::Waiting { .. } | Error::Ended { .. }) => {}
             Err(error) => out.note(format!("{} is left alone: {error}", run.short())),
         }

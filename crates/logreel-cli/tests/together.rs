@@ -164,6 +164,42 @@ fn resume_of_a_child_heeds_the_spec_of_its_root() {
 }
 
 #[test]
+fn resume_of_all_goes_on_with_the_parents() {
+    let project = parent_of(SLOW);
+    let running = project.start(&["run", "w.toml"], "sub started");
+    project.read("pid");
+    running.signal(Signal::TERM);
+    assert_eq!(running.end().code, 143);
+    let id = project.json(&["show", "@last"])["id"].clone();
+    let id = id.as_str().unwrap();
+
+    project.write("w.toml", &changed());
+    let skipped = project.run(&["resume"]);
+    assert_eq!((skipped.code, skipped.out.as_str()), (0, ""));
+    assert!(
+        skipped.err.contains("is left alone")
+            && skipped.err.contains("--stored-spec")
+            && skipped.err.contains("--accept-spec-change"),
+        "{}",
+        skipped.err
+    );
+    assert_eq!(child(&project)["driver"], Value::Null);
+
+    project.write("w.toml", PARENT);
+    let resumed = project.run(&["resume"]);
+    assert_eq!(
+        (resumed.code, resumed.out),
+        (0, format!("{id} completed\n")),
+        "{}",
+        resumed.err
+    );
+    assert_eq!(
+        project.run(&["show", id, "--output"]).out.trim(),
+        "child: done"
+    );
+}
+
+#[test]
 fn who_answers_is_recorded_whatever_the_environment_says() {
     let uid = format!("uid {}", rustix::process::getuid());
     for (names, by) in [
