@@ -227,6 +227,26 @@ fn a_worker_in_memory_is_refused() {
 }
 
 #[test]
+fn retry_says_that_it_does_not_use_the_mended_file() {
+    let broken = "name = 'x'\n[[step]]\nid = 'a'\nrun = '[ -e fixed ]'\neffect = 'read'\n";
+    let project = Project::new(broken);
+    assert_eq!(project.run(&["run", "w.toml", "-q"]).code, 1);
+    let same = project.run(&["retry", "@last"]);
+    assert!(!same.err.contains("has changed"), "{}", same.err);
+    project.write("w.toml", &broken.replace("[ -e fixed ]", "true"));
+    let retried = project.run(&["retry", "@last"]);
+    assert_eq!(retried.code, 1);
+    let file = project.path("w.toml").canonicalize().unwrap();
+    let file = file.display();
+    for said in [
+        format!("{file} has changed since"),
+        format!("`logreel run {file}` starts anew"),
+    ] {
+        assert!(retried.err.contains(&said), "{}", retried.err);
+    }
+}
+
+#[test]
 fn a_signal_that_nobody_awaits_is_only_kept() {
     let project = Project::new("name = 's'\n[[step]]\nid = 'go'\nwait = 'signal'\nname = 'go'\n");
     assert_eq!(project.run(&["run", "w.toml", "-q"]).code, 3);
