@@ -4,6 +4,7 @@ use logreel::core::event::WaitStarted;
 use logreel::view::RunView;
 use logreel::{Answer, Entry, Json, RunId, WaitId};
 
+use crate::changed::Said;
 use crate::output::Output;
 use crate::signals::Signals;
 use crate::store::{Acting, Missing, Place};
@@ -61,12 +62,11 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     if let Some(reason) = args.reason {
         answer = answer.because(reason);
     }
-    if let Some(by) = ask::who() {
-        answer = answer.by(by);
-    }
+    answer = answer.by(ask::who());
     let entry = acting.engine.answer(&run, answer).await?;
     out.note(format!("{} is {said}", run.short()));
-    after(acting, entry, args.resume, signals, out).await
+    let then = Then::new(args.resume);
+    after(acting, entry, then, signals, out).await
 }
 
 fn with(answer: Answer, value: Option<Json>) -> Answer {
@@ -76,25 +76,43 @@ fn with(answer: Answer, value: Option<Json>) -> Answer {
     }
 }
 
-/// What follows something that was said to a run: it is driven on here, or somebody is told who will.
+/// What follows something that was said to a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Then {
+    /// It is driven on here.
+    Resume,
+    /// It can go on, and somebody is told who will see to that.
+    Tell,
+    /// What was said moves nothing yet.
+    Nothing,
+}
+
+impl Then {
+    pub fn new(resume: bool) -> Self {
+        match resume {
+            true => Self::Resume,
+            false => Self::Tell,
+        }
+    }
+}
+
 pub async fn after(
     acting: Acting,
     entry: Entry,
-    resume: bool,
+    then: Then,
     signals: Signals,
     out: &mut Output,
 ) -> anyhow::Result<u8> {
     let run = entry.row.run;
-    if resume {
-        // A child's parent goes on when the child has ended.
-        let root = settle::root(&*acting.store, run).await?;
-        let root = acting.store.entry(&root).await?;
-        return resume::one(acting, &root, None, signals, out).await;
+    if then == Then::Resume {
+        return resume::part_of(acting, &entry, Said::Nothing, signals, out).await;
     }
     if out.json {
         out.json_line(&RunView::of(&entry))?;
     }
-    if let Some(note) = who_goes_on(&acting, &entry, run)? {
+    if then == Then::Tell
+        && let Some(note) = who_goes_on(&acting, &entry, run)?
+    {
         out.note(note);
     }
     acting.engine.close().await?;

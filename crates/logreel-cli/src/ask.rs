@@ -59,9 +59,7 @@ pub async fn about_all(
             if let Some(reason) = reason {
                 answer = answer.because(reason);
             }
-            if let Some(by) = who() {
-                answer = answer.by(by);
-            }
+            answer = answer.by(who());
             match acting.engine.answer(&entry.row.run, answer).await {
                 Ok(_) => {}
                 // Someone else was faster, or the deadline passed while we asked.
@@ -77,9 +75,12 @@ pub async fn about_all(
 }
 
 /// Who answers, for the record.
-pub fn who() -> Option<String> {
+pub fn who() -> String {
     let set = |name| std::env::var(name).ok().filter(|it| !it.is_empty());
-    set("USER").or_else(|| set("LOGNAME"))
+    // A container or a timer often has neither name, and a uid is better than nobody.
+    set("USER")
+        .or_else(|| set("LOGNAME"))
+        .unwrap_or_else(|| format!("uid {}", rustix::process::getuid()))
 }
 
 /// Yes or no, perhaps with a reason behind it; `None` when the input has ended.

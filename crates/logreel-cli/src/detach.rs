@@ -14,7 +14,7 @@ use logreel::{Error, RunId, Seq};
 use rustix::fs::FlockOperation;
 use rustix::process::{Flock, FlockType};
 
-use crate::drive;
+use crate::drive::{self, Followed};
 use crate::output::Output;
 use crate::signals::Signals;
 use crate::store::{Acting, Missing, Place};
@@ -65,7 +65,8 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
         Err(Error::Driven { .. }) => return Ok(0),
         resumed => resumed?,
     };
-    drive::to_the_end(acting, args.run, Seq::FIRST, signals, out).await
+    let followed = Followed::ours(args.run, Seq::FIRST);
+    drive::to_the_end(acting, followed, signals, out).await
 }
 
 fn spawn(store: &Path, run: RunId) -> anyhow::Result<()> {

@@ -1,12 +1,14 @@
 //! Driving a run in this process and following it until it settles: its end, a wait that only a
 //! person can end, or a signal that this process should stop.
 
+use std::cell::Cell;
 use std::pin::Pin;
 use std::time::Duration;
 
 use logreel::core::Record;
 use logreel::store::SystemEnv;
 use logreel::view::RunView;
+use logreel::workflow::Workflow;
 use logreel::{Engine, Entry, Env as _, Error, ErrorKind, Event, RunId, Seq, Status};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -19,6 +21,7 @@ use crate::settle::{self, WAITS};
 use crate::signals::{INTERRUPTED, Signals, Stop};
 use crate::store::Acting;
 use crate::view::View;
+use crate::whose::{self, Whose};
 
 /// The live view is drawn this often.
 const TICK: Duration = Duration::from_millis(100);
@@ -27,16 +30,51 @@ const LOOK_AGAIN: Duration = Duration::from_millis(250);
 /// How many events may wait to be shown.
 const AHEAD: usize = 256;
 
-/// Follows a run that this process drives, prints its output, gives leases back, and gives the exit
-/// code. Events before `from` are history.
+/// A run that is followed.
+pub struct Followed {
+    run: RunId,
+    /// Events before this one are history.
+    from: Seq,
+    /// Whether it is this process's to pause: it started, resumed or drove it.
+    ours: Cell<bool>,
+    /// What it goes on under, when that is not what it was started with.
+    accepted: Option<Workflow>,
+}
+
+impl Followed {
+    /// One that this process started or resumed.
+    pub fn ours(run: RunId, from: Seq) -> Self {
+        Self {
+            run,
+            from,
+            ours: Cell::new(true),
+            accepted: None,
+        }
+    }
+
+    /// One that was there already.
+    pub fn attached(run: RunId, from: Seq) -> Self {
+        Self {
+            ours: Cell::new(false),
+            ..Self::ours(run, from)
+        }
+    }
+
+    pub fn under(mut self, accepted: Option<Workflow>) -> Self {
+        self.accepted = accepted;
+        self
+    }
+}
+
+/// Follows a run, drives it when nobody else does, prints its output, gives leases back, and gives
+/// the exit code.
 pub async fn to_the_end(
     acting: Acting,
-    run: RunId,
-    from: Seq,
+    followed: Followed,
     mut signals: Signals,
     out: &mut Output,
 ) -> anyhow::Result<u8> {
-    let followed = follow(&acting, run, from, &mut signals, out).await;
+    let followed = follow(&acting, &followed, &mut signals, out).await;
     terminal::clear();
     // The output must not wait for the leases.
     let flushed = out.flush();
@@ -47,17 +85,17 @@ pub async fn to_the_end(
 
 async fn follow(
     acting: &Acting,
-    run: RunId,
-    from: Seq,
+    followed: &Followed,
     signals: &mut Signals,
     out: &mut Output,
 ) -> anyhow::Result<u8> {
+    let run = followed.run;
     let key = acting.store.key(&run).await?;
-    let mut view = View::new(run, key, from, out);
+    let mut view = View::new(run, key, followed.from, out);
     let mut feed = Feed::new(acting.engine.clone(), run);
     let mut lines = acting.engine.live();
     let mut tick = Box::pin(SystemEnv.sleep(TICK));
-    let mut settled: Pin<Box<dyn Future<Output = _>>> = Box::pin(until_settled(acting, run));
+    let mut settled: Pin<Box<dyn Future<Output = _>>> = Box::pin(until_settled(acting, followed));
     loop {
         tokio::select! {
             fed = feed.next() => show(fed?, &mut view, &mut feed, out)?,
@@ -79,15 +117,15 @@ async fn follow(
                     Asked::Answered => {}
                     Asked::Nothing => return tell(acting, &view, &entry, code, out).await,
                     Asked::Stopped(stop) => {
-                        if let Some(code) = stopped(acting, run, stop, signals, out).await? {
+                        if let Some(code) = stopped(acting, followed, stop, signals, out).await? {
                             return Ok(code);
                         }
                     }
                 }
-                settled = Box::pin(until_settled(acting, run));
+                settled = Box::pin(until_settled(acting, followed));
             }
             stop = signals.next() => {
-                if let Some(code) = stopped(acting, run, stop, signals, out).await? {
+                if let Some(code) = stopped(acting, followed, stop, signals, out).await? {
                     return Ok(code);
                 }
             }
@@ -132,7 +170,8 @@ async fn tell(
 }
 
 /// Waits until the run has settled, and has it driven whenever it could go on.
-async fn until_settled(acting: &Acting, run: RunId) -> anyhow::Result<(Entry, u8)> {
+async fn until_settled(acting: &Acting, followed: &Followed) -> anyhow::Result<(Entry, u8)> {
+    let run = followed.run;
     let mut doorbell = acting.store.watch(&run);
     loop {
         let entry = acting.store.entry(&run).await?;
@@ -140,7 +179,11 @@ async fn until_settled(acting: &Acting, run: RunId) -> anyhow::Result<(Entry, u8
             return Ok((entry, code));
         }
         if !entry.is_driven() {
-            go_on(acting, &run).await?;
+            go_on(acting, &run, followed.accepted.as_ref()).await?;
+        }
+        let driver = entry.driver.as_ref();
+        if !followed.ours.get() && driver.is_some_and(whose::is_this_process) {
+            followed.ours.set(true);
         }
         tokio::select! {
             _ = doorbell.rung() => {}
@@ -150,8 +193,12 @@ async fn until_settled(acting: &Acting, run: RunId) -> anyhow::Result<(Entry, u8
 }
 
 /// Takes the run and its children that nobody drives and that are ready. A run that waits for a time
-/// or a child is taken when that has come.
-async fn go_on(acting: &Acting, run: &RunId) -> anyhow::Result<()> {
+/// or a child is taken when that has come. The run itself goes on under what was accepted.
+pub async fn go_on(
+    acting: &Acting,
+    run: &RunId,
+    accepted: Option<&Workflow>,
+) -> anyhow::Result<()> {
     let now = SystemEnv.now();
     for entry in settle::tree(&*acting.store, run).await? {
         let stopped = entry.row.facts.waits.iter();
@@ -163,7 +210,11 @@ async fn go_on(acting: &Acting, run: &RunId) -> anyhow::Result<()> {
         if stopped || !ready || entry.is_driven() || entry.row.status().is_terminal() {
             continue;
         }
-        match acting.engine.resume(&entry.row.run).await {
+        let resumed = match accepted.filter(|_| entry.row.run == *run) {
+            Some(workflow) => acting.engine.resume_under(run, workflow).await,
+            None => acting.engine.resume(&entry.row.run).await,
+        };
+        match resumed {
             // It ended, was taken or began to wait since it was looked at.
             Ok(_) | Err(Error::Driven { .. } | Error::Waiting { .. } | Error::Ended { .. }) => {}
             Err(error) => return Err(error.into()),
@@ -172,28 +223,30 @@ async fn go_on(acting: &Acting, run: &RunId) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a signal leads to; `None` when the run has ended meanwhile, which will be told.
+/// What a signal leads to; `None` when the run has ended meanwhile, which will be told. Who only
+/// watches stops watching: the work of others is not paused.
 async fn stopped(
     acting: &Acting,
-    run: RunId,
+    followed: &Followed,
     stop: Stop,
     signals: &mut Signals,
     out: &mut Output,
 ) -> anyhow::Result<Option<u8>> {
     terminal::clear();
+    let run = followed.run;
     let short = run.short();
     let entry = acting.store.entry(&run).await?;
     if entry.row.status().is_terminal() {
         return Ok(None);
     }
-    let elsewhere = entry
-        .driver
-        .as_ref()
-        .filter(|driver| driver.alive && driver.owner.pid != std::process::id());
-    if let Some(driver) = elsewhere {
+    let whose = whose::find(&*acting.store, &run).await?;
+    if let Whose::Theirs(owner) = whose {
         out.note(format!(
-            "{short} goes on: it is driven by {}; `logreel cancel {short}` ends it",
-            driver.owner
+            "{short} goes on: it is driven by {owner}; `logreel cancel {short}` ends it"
+        ));
+    } else if matches!(whose, Whose::Nobodys) && !followed.ours.get() {
+        out.note(format!(
+            "{short} stays as it is; a worker or `logreel resume {short}` goes on"
         ));
     } else if stop == Stop::Terminate {
         out.note(format!(

@@ -1,4 +1,5 @@
-//! Following several runs that this process drives: one line each when it settles.
+//! Following several runs that this process drives with all that they wait for: one line each when it
+//! settles.
 
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use crate::outcome::{self, Line};
 use crate::output::Output;
 use crate::signals::{Signals, Stop};
 use crate::store::Acting;
+use crate::whose::{self, Whose};
 use crate::{drive, settle};
 
 /// A driver that dies rings no bell.
@@ -31,7 +33,11 @@ pub async fn to_the_end(
         for run in open {
             let entry = acting.store.entry(&run).await?;
             let Some(code) = settle::code(&*acting.store, &entry).await? else {
-                still_open.push(run);
+                // A parent is ready when its child has ended.
+                match drive::go_on(acting, &run, None).await {
+                    Ok(()) => still_open.push(run),
+                    Err(error) => out.note(format!("{} is left alone: {error}", run.short())),
+                }
                 continue;
             };
             codes.push(code);
@@ -68,6 +74,10 @@ async fn pause_all(
 ) -> anyhow::Result<()> {
     out.note("pausing; Ctrl-C again leaves at once");
     for run in runs {
+        if let Whose::Theirs(owner) = whose::find(&*acting.store, run).await? {
+            out.note(format!("{} goes on: it is driven by {owner}", run.short()));
+            continue;
+        }
         tokio::select! {
             paused = drive::pause(acting, run) => if paused? {
                 let short = run.short();

@@ -9,6 +9,7 @@ mod args;
 mod ask;
 mod backup;
 mod cancel;
+mod changed;
 mod check;
 mod completions;
 mod detach;
@@ -47,6 +48,7 @@ mod text;
 mod verify;
 mod view;
 mod wait;
+mod whose;
 mod worker;
 
 use std::process::ExitCode;

@@ -3,10 +3,11 @@
 use logreel::core::Payload;
 use logreel::core::event::{Resolution, WaitKind, WaitStarted};
 
+use crate::answer::{self, Then};
 use crate::output::Output;
 use crate::signals::Signals;
 use crate::store::{Missing, Place};
-use crate::{answer, ask, input, name, settle};
+use crate::{ask, input, name, settle};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -60,7 +61,7 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
         wait.kind == WaitKind::InDoubt && step.is_none_or(|step| step == args.call)
     };
     let run = settle::meant(&*acting.store, run, in_doubt).await?;
-    let by = ask::who().unwrap_or_else(|| "someone".to_owned());
+    let by = ask::who();
     let resolved = acting
         .engine
         .resolve(&run, args.call, resolution, by)
@@ -73,5 +74,6 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
             ));
         }
     }
-    answer::after(acting, resolved.entry, args.resume, signals, out).await
+    let then = Then::new(args.resume);
+    answer::after(acting, resolved.entry, then, signals, out).await
 }

@@ -6,15 +6,17 @@ use logreel::core::event::RunKind;
 use logreel::store::Claimable;
 use logreel::view::RunView;
 use logreel::workflow::Workflow;
-use logreel::{Body, Entry, Error, ErrorKind, RunId, Seq, Status};
+use logreel::{Entry, Error, ErrorKind, RunId, Status};
 
+use crate::changed::{self, Said};
+use crate::drive::{self, Followed};
 use crate::error::Failure;
 use crate::outcome::Line;
 use crate::output::Output;
 use crate::settle::{CANCELLED, FAILED, WAITS};
 use crate::signals::Signals;
 use crate::store::{Acting, Missing, Place};
-use crate::{drive, follow_many, name, outcome, settle, spec};
+use crate::{follow_many, name, outcome, settle, spec};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -61,40 +63,48 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
         Status::Failed | Status::Cancelled => return Err(ended(&entry).into()),
         _ => {}
     }
-    let changed = match args.stored_spec {
-        true => None,
-        false => changed_spec(&acting, &entry).await?,
+    let said = match (args.stored_spec, args.accept_spec_change) {
+        (true, _) => Said::Stored,
+        (false, true) => Said::Accept,
+        (false, false) => Said::Nothing,
     };
-    let accepted = match changed {
-        Some(changed) if !args.accept_spec_change => return Err(changed.refusal(&entry).into()),
-        Some(changed) => Some(changed.now?),
-        None => None,
-    };
-    let root = settle::root(&*acting.store, run).await?;
-    if root == run {
-        return one(acting, &entry, accepted.as_ref(), signals, out).await;
-    }
-    // A child alone would leave its parent waiting, which is what nobody wants.
-    match acting.engine.resume(&run).await {
-        Ok(_) | Err(Error::Waiting { .. } | Error::Driven { .. }) => {}
-        Err(error) => return Err(error.into()),
-    }
-    let (short, parent) = (run.short(), root.short());
-    out.note(format!("{short} is part of {parent}; going on with that"));
-    let root = acting.store.entry(&root).await?;
-    one(acting, &root, None, signals, out).await
+    part_of(acting, &entry, said, signals, out).await
 }
 
-/// Drives one run on, from where it stands; under another workflow when someone accepted it.
-pub async fn one(
+/// Drives a run on, or what it is a part of: a child alone would leave its parent waiting, which is
+/// what nobody wants.
+pub async fn part_of(
     acting: Acting,
     entry: &Entry,
-    accepted: Option<&Workflow>,
+    said: Said,
     signals: Signals,
     out: &mut Output,
 ) -> anyhow::Result<u8> {
     let run = entry.row.run;
-    let resumed = match accepted {
+    let root = settle::root(&*acting.store, run).await?;
+    let root = acting.store.entry(&root).await?;
+    let accepted = changed::admit(&*acting.store, &root, said).await?;
+    if root.row.run != run {
+        let (short, parent) = (run.short(), root.row.run.short());
+        out.note(format!("{short} is part of {parent}; going on with that"));
+        match acting.engine.resume(&run).await {
+            Ok(_) | Err(Error::Waiting { .. } | Error::Driven { .. } | Error::Ended { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    one(acting, &root, accepted, signals, out).await
+}
+
+/// Drives one run on, from where it stands; under another workflow when someone accepted it.
+async fn one(
+    acting: Acting,
+    entry: &Entry,
+    accepted: Option<Workflow>,
+    signals: Signals,
+    out: &mut Output,
+) -> anyhow::Result<u8> {
+    let run = entry.row.run;
+    let resumed = match &accepted {
         Some(workflow) => acting.engine.resume_under(&run, workflow).await,
         None => acting.engine.resume(&run).await,
     };
@@ -110,7 +120,8 @@ pub async fn one(
         }
         Err(error) => return Err(error.into()),
     }
-    drive::to_the_end(acting, run, entry.row.head.seq.next(), signals, out).await
+    let followed = Followed::ours(run, entry.row.head.seq.next()).under(accepted);
+    drive::to_the_end(acting, followed, signals, out).await
 }
 
 /// Every run that is ready or lost its driver.
@@ -124,10 +135,22 @@ async fn all(acting: Acting, mut signals: Signals, out: &mut Output) -> anyhow::
     if ready.is_empty() {
         out.note("no run is ready or orphaned");
     }
-    let mut taken: Vec<RunId> = Vec::new();
+    // A child's parent is to go on too, once the child has ended.
+    let (mut taken, mut left): (Vec<RunId>, Vec<RunId>) = (Vec::new(), Vec::new());
     for run in ready {
+        let root = settle::root(&*acting.store, run).await?;
+        if left.contains(&root) {
+            continue;
+        }
+        let entry = acting.store.entry(&root).await?;
+        if let Some(changed) = changed::find(&*acting.store, &entry).await? {
+            out.note(changed.note(&entry));
+            left.push(root);
+            continue;
+        }
         match acting.engine.resume(&run).await {
-            Ok(_) => taken.push(run),
+            Ok(_) if taken.contains(&root) => {}
+            Ok(_) => taken.push(root),
             Err(Error::Driven { .. } | Error::Waiting { .. } | Error::Ended { .. }) => {}
             Err(error) => out.note(format!("{} is left alone: {error}", run.short())),
         }
@@ -153,50 +176,4 @@ fn ended(entry: &Entry) -> Failure {
     Failure::new(ErrorKind::Terminal, message).hint(format!(
         "`logreel retry {short}` goes on in a new run that shares what finished"
     ))
-}
-
-/// A spec file that is not what the run was started with.
-struct Changed {
-    file: String,
-    now: Result<Workflow, Failure>,
-}
-
-impl Changed {
-    fn refusal(&self, entry: &Entry) -> Failure {
-        let short = entry.row.run.short();
-        let message = format!(
-            "{} is not what {} was started with",
-            self.file, entry.row.run
-        );
-        Failure::new(ErrorKind::SpecChanged, message).hint(format!(
-            "`logreel resume {short} --stored-spec` goes on with the spec as it was, \
-             `--accept-spec-change` with the file as it is"
-        ))
-    }
-}
-
-/// The spec file of the run, when it is there and says something else now.
-async fn changed_spec(acting: &Acting, entry: &Entry) -> anyhow::Result<Option<Changed>> {
-    if entry.row.facts.kind != RunKind::Workflow {
-        return Ok(None);
-    }
-    let page = acting.store.read(&entry.row.run, Seq::FIRST, 1).await?;
-    let Some(first) = page.items.first() else {
-        return Ok(None);
-    };
-    let event = first.decode().map_err(logreel::store::Error::from)?;
-    let Body::RunStarted(started) = event.body else {
-        return Ok(None);
-    };
-    let Some(file) = started
-        .spec_file
-        .filter(|file| PathBuf::from(file).exists())
-    else {
-        return Ok(None);
-    };
-    let now = spec::read(&PathBuf::from(&file));
-    let same = now
-        .as_ref()
-        .is_ok_and(|now| now.digest() == entry.row.facts.spec_digest);
-    Ok((!same).then_some(Changed { file, now }))
 }

@@ -2,11 +2,12 @@
 
 use logreel::ErrorKind;
 
+use crate::drive::{self, Followed};
 use crate::error::Failure;
 use crate::output::Output;
 use crate::signals::Signals;
 use crate::store::{Missing, Place};
-use crate::{drive, input, name};
+use crate::{changed, input, name};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -52,6 +53,16 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     };
     let (short, old) = (handle.id().short(), run.short());
     out.note(format!("{short} goes on with what {old} finished"));
+    // Whoever mended the file expects it to be used.
+    let old = acting.store.entry(&run).await?;
+    if let Some(changed) = changed::find(&*acting.store, &old).await? {
+        let file = changed.file;
+        out.note(format!(
+            "{file} has changed since; this goes on with the spec as it was, and \
+             `logreel run {file}` starts anew with the file"
+        ));
+    }
     // What it shares with the old run is history; its own log begins with `run.forked`.
-    drive::to_the_end(acting, handle.id(), parent.seq.next(), signals, out).await
+    let followed = Followed::ours(handle.id(), parent.seq.next());
+    drive::to_the_end(acting, followed, signals, out).await
 }

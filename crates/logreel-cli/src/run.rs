@@ -2,14 +2,16 @@
 
 use std::path::PathBuf;
 
+use logreel::store::SystemEnv;
 use logreel::workflow::Workflow;
-use logreel::{ErrorKind, IfBusy, Json, RunHandle, RunId, Seq, Session};
+use logreel::{Env as _, ErrorKind, IfBusy, Json, RunHandle, RunId, Seq, Session};
 
+use crate::drive::{self, Followed};
 use crate::error::Failure;
 use crate::output::Output;
 use crate::signals::Signals;
 use crate::store::{Acting, Missing, Place};
-use crate::{detach, drive, git, input, ls, spec};
+use crate::{detach, git, input, ls, spec};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -93,8 +95,14 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     // Before the run exists: a signal that comes now must find someone who hears it.
     let mut signals = Signals::new()?;
     let acting = place.act(Missing::Make, None, out).await?;
+    // Known beforehand: a run of another id is one that its key attached to.
+    let is_there = match &args.id {
+        Some(id) => acting.store.entry(id).await.is_ok(),
+        None => false,
+    };
+    let id = args.id.unwrap_or_else(|| SystemEnv.run_id());
     let started = tokio::select! {
-        started = start(&args, &acting, &what) => started,
+        started = start(&args, id, &acting, &what) => started,
         // Waiting for a busy session may take long.
         stop = signals.next() => {
             acting.engine.close().await?;
@@ -114,7 +122,11 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
         out.line(run.to_string())?;
         return Ok(0);
     }
-    drive::to_the_end(acting, run, Seq::FIRST, signals, out).await
+    let followed = match is_there || run != id {
+        true => Followed::attached(run, Seq::FIRST),
+        false => Followed::ours(run, Seq::FIRST),
+    };
+    drive::to_the_end(acting, followed, signals, out).await
 }
 
 /// What to run, on what, where.
@@ -125,11 +137,17 @@ struct What {
     folder: PathBuf,
 }
 
-async fn start(args: &Args, acting: &Acting, what: &What) -> anyhow::Result<RunHandle<Json>> {
+async fn start(
+    args: &Args,
+    id: RunId,
+    acting: &Acting,
+    what: &What,
+) -> anyhow::Result<RunHandle<Json>> {
     let mut start = acting
         .engine
         .workflow(&what.workflow)
         .start(&what.input)
+        .id(id)
         .spec_file(what.file.to_string_lossy())
         .dir(what.folder.to_string_lossy())
         .if_busy(args.if_busy.into());
@@ -141,9 +159,6 @@ async fn start(args: &Args, acting: &Acting, what: &What) -> anyhow::Result<RunH
     }
     if let Some(key) = &args.key {
         start = start.key(key);
-    }
-    if let Some(id) = args.id {
-        start = start.id(id);
     }
     for (name, value) in &args.label {
         start = start.label(name, value);

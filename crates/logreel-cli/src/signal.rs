@@ -3,10 +3,11 @@
 use logreel::Entry;
 use logreel::core::event::{WaitKind, WaitStarted};
 
+use crate::answer::{self, Then};
 use crate::output::Output;
 use crate::signals::Signals;
 use crate::store::{Missing, Place};
-use crate::{answer, input, name, settle};
+use crate::{input, name, settle};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -38,6 +39,7 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     let was_awaited = awaits(&acting.store.entry(&run).await?);
     let entry = acting.engine.signal(&run, &args.name, &value).await?;
     let short = run.short();
+    let mut then = Then::new(args.resume);
     if was_awaited && !awaits(&entry) {
         out.note(format!("{short} has its signal {:?}", args.name));
     } else {
@@ -45,6 +47,9 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
             "nobody awaits {:?} in {short} yet; it is kept until someone does",
             args.name
         ));
+        if !args.resume {
+            then = Then::Nothing;
+        }
     }
-    answer::after(acting, entry, args.resume, signals, out).await
+    answer::after(acting, entry, then, signals, out).await
 }

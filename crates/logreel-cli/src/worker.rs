@@ -1,9 +1,10 @@
 //! `logreel worker`: drives the runs of this store until it is told to stop.
 
 use logreel::core::event::WaitKind;
-use logreel::{Body, HookEvent};
+use logreel::{Body, ErrorKind, HookEvent};
 
 use crate::detach::WorkerLock;
+use crate::error::Failure;
 use crate::live::terminal;
 use crate::output::Output;
 use crate::signals::{Signals, Stop};
@@ -18,6 +19,12 @@ pub struct Args {
 }
 
 pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
+    if place.is_memory() {
+        let message = "a store in memory is this process's own: no run would ever come to it";
+        return Err(Failure::new(ErrorKind::Usage, message)
+            .hint("name a file with --store PATH")
+            .into());
+    }
     let mut signals = Signals::new()?;
     let quiet = out.quiet;
     let told = move |event: HookEvent| async move {
