@@ -188,8 +188,8 @@ fn every_run_ends_and_every_write_happens_once_though_workers_are_killed() {
     assert_eq!(writes, 2 * runs);
     assert_eq!(yard.project.run(&["verify"]).code, 0);
     println!(
-        "{runs} runs with a child each, {kills} workers killed in {took:.1?}: all completed after {} \
-         takeovers; {writes} writes once each, {} found done by `reconcile`; {repeats} repeats of what \
+        "{runs} runs with a child each, {kills} workers killed in {took:.1?}: all completed, taken up again {} \
+         times; {writes} writes once each, {} settled by `reconcile`; {repeats} repeats of what \
          may be, with the same key; no process left, no lease left",
         yard.count("events WHERE kind = 'run.resumed'"),
         yard.count("events WHERE kind = 'step.resolved'"),
