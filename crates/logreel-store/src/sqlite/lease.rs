@@ -27,7 +27,8 @@ pub(super) fn join(tx: &mut Tx<'_>, owner: &Owner) -> Result<(), Halt> {
     Ok(())
 }
 
-/// Dead owners that hold nothing are forgotten, with their files.
+/// Runs that ended under dead owners leave their hands; owners that hold nothing are forgotten, with
+/// their files.
 fn sweep(tx: &mut Tx<'_>) -> Result<(), Halt> {
     let ids: Vec<i64> = collect(tx.conn, "SELECT id FROM owners", [])?;
     for id in ids {
@@ -41,6 +42,7 @@ fn sweep(tx: &mut Tx<'_>) -> Result<(), Halt> {
                 tx.conn
                     .prepare_cached("DELETE FROM lapsed WHERE owner = ?1")?
                     .execute([id])?;
+                retire_ended(tx, id)?;
                 forget_if_idle(tx.conn, id)?;
             }
         }
@@ -80,16 +82,28 @@ pub(super) fn leave(tx: &mut Tx<'_>, owner: OwnerId) -> Result<(), Halt> {
         .prepare_cached("UPDATE owners SET gone = 1 WHERE id = ?1")?
         .execute([id])?;
     for run in collect(tx.conn, "SELECT run FROM live WHERE owner = ?1", [id])? {
+        if let Some(stored) = rows::load_id(tx.conn, run)?
+            && !stored.row.status().is_terminal()
+        {
+            tx.ring_everywhere(stored.row.run)?;
+        }
+    }
+    retire_ended(tx, id)?;
+    forget_if_idle(tx.conn, id)?;
+    Ok(())
+}
+
+/// The runs that ended under an owner that is gone: it will record no late fact any more.
+fn retire_ended(tx: &mut Tx<'_>, owner: i64) -> Result<(), Halt> {
+    for run in collect(tx.conn, "SELECT run FROM live WHERE owner = ?1", [owner])? {
         let Some(stored) = rows::load_id(tx.conn, run)? else {
             continue;
         };
-        tx.ring_everywhere(stored.row.run)?;
         if stored.row.status().is_terminal() {
-            // It will record no late fact any more.
+            tx.ring_everywhere(stored.row.run)?;
             retire(tx, run, &stored.row.run)?;
         }
     }
-    forget_if_idle(tx.conn, id)?;
     Ok(())
 }
 
