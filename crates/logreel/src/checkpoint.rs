@@ -5,6 +5,7 @@
 //! open come along with their keys and are in doubt there.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 use logreel_core::decide::plain_wait;
 use logreel_core::event::{
@@ -15,8 +16,8 @@ use logreel_core::event::{
 use logreel_core::meaning::digest_of;
 use logreel_core::state::Doing;
 use logreel_core::{
-    Blob, Body, Digest, Draft, Epoch, Json, Payload, RunId, RunState, Seq, StepId, StepState,
-    WaitId,
+    Blob, Body, Digest, Draft, Epoch, Event, Json, Payload, RunId, RunState, Seq, StepId,
+    StepState, WaitId,
 };
 use logreel_store::{Created, NewRun};
 use serde::{Deserialize, Serialize};
@@ -249,51 +250,33 @@ impl Inner {
 
     /// The run's state, and the events that may hold the end of a step.
     async fn folded(&self, run: &RunId) -> Result<(RunState, Vec<(Seq, Ending)>), Error> {
-        let mut state: Option<RunState> = None;
         let mut ends = Vec::new();
         let mut waits: BTreeMap<WaitId, WaitStarted> = BTreeMap::new();
-        let mut from = Seq::FIRST;
-        loop {
-            let page = self.store.read(run, from, 1000).await?;
-            for record in &page.items {
-                let event = record.decode().map_err(logreel_store::Error::from)?;
-                match &mut state {
-                    None => {
-                        let first = RunState::begin(*run, &event);
-                        state = Some(first.map_err(logreel_store::Error::from)?);
+        let note = |event: &Event| {
+            let ending = match &event.body {
+                Body::StepFinished(finished) => Some(Ending::Finished(finished.clone())),
+                Body::StepResolved(resolved) => match &resolved.resolution {
+                    Resolution::Returned(output) => {
+                        Some(Ending::Resolved(resolved.step.clone(), output.clone()))
                     }
-                    Some(state) => state.apply(&event).map_err(logreel_store::Error::from)?,
+                    Resolution::Failed(_) | Resolution::Retry => None,
+                },
+                Body::StepSkipped(skipped) => Some(Ending::Skipped(skipped.clone())),
+                Body::WaitStarted(wait) => {
+                    waits.insert(wait.wait, wait.clone());
+                    None
                 }
-                match event.body {
-                    Body::StepFinished(finished) => {
-                        ends.push((event.seq, Ending::Finished(finished)));
-                    }
-                    Body::StepResolved(resolved) => {
-                        if let Resolution::Returned(output) = resolved.resolution {
-                            ends.push((event.seq, Ending::Resolved(resolved.step, output)));
-                        }
-                    }
-                    Body::StepSkipped(skipped) => {
-                        ends.push((event.seq, Ending::Skipped(skipped)));
-                    }
-                    Body::WaitStarted(wait) => {
-                        waits.insert(wait.wait, wait);
-                    }
-                    Body::WaitEnded(ended) => {
-                        if let Some(wait) = waits.remove(&ended.wait) {
-                            ends.push((event.seq, Ending::Answered(wait, ended)));
-                        }
-                    }
-                    _ => {}
+                Body::WaitEnded(ended) => {
+                    let wait = waits.remove(&ended.wait);
+                    wait.map(|wait| Ending::Answered(wait, ended.clone()))
                 }
-            }
-            from = page.next;
-            if !page.has_more {
-                break;
-            }
-        }
-        let missing = || logreel_store::Error::corrupt(format!("{run} has no events"));
-        Ok((state.ok_or_else(missing)?, ends))
+                _ => None,
+            };
+            ends.extend(ending.map(|ending| (event.seq, ending)));
+            ControlFlow::Continue(())
+        };
+        let state = self.replay(run, note).await?;
+        Ok((state, ends))
     }
 
     /// Adds an end that still stands.

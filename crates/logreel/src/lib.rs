@@ -42,6 +42,7 @@ mod pause;
 mod program;
 mod query;
 mod registry;
+mod replay;
 mod resolve;
 mod resume;
 mod retry;

@@ -5,12 +5,13 @@
 
 use std::collections::{HashMap, HashSet};
 use std::future::IntoFuture;
+use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use logreel_core::event::Relation;
-use logreel_core::{Blob, Json, Payload, RunId, RunState, Seq, Status, StepId};
+use logreel_core::{Blob, Event, Json, Payload, RunId, RunState, Status, StepId};
 use logreel_store::{ClaimOutcome, Created, ForkAt, ForkError, NewFork};
 use serde::Serialize;
 use tokio::sync::oneshot;
@@ -23,8 +24,6 @@ use crate::start::{CREATE_PAUSE, CREATE_TRIES};
 use crate::value;
 use crate::workflow::Workflow;
 
-/// Events per page when the log is read for the steps it has.
-const PAGE: usize = 1000;
 /// How long the driver of a run that was just cancelled may take to let go of it.
 const LET_GO: Duration = Duration::from_secs(3);
 
@@ -225,29 +224,11 @@ impl Inner {
 
     /// The state of a run right before it ended.
     async fn state_before_end(&self, run: &RunId) -> Result<RunState, Error> {
-        let mut state: Option<RunState> = None;
-        let mut from = Seq::FIRST;
-        loop {
-            let page = self.store.read(run, from, PAGE).await?;
-            for record in &page.items {
-                let event = record.decode().map_err(logreel_store::Error::from)?;
-                match &mut state {
-                    None => {
-                        let first = RunState::begin(*run, &event);
-                        state = Some(first.map_err(logreel_store::Error::from)?);
-                    }
-                    Some(before_end) if event.body.is_terminal() => {
-                        return Ok(before_end.clone());
-                    }
-                    Some(state) => state.apply(&event).map_err(logreel_store::Error::from)?,
-                }
-            }
-            from = page.next;
-            if !page.has_more {
-                let empty = || logreel_store::Error::corrupt(format!("{run} has no events"));
-                return Ok(state.ok_or_else(empty)?);
-            }
-        }
+        let until_end = |event: &Event| match event.body.is_terminal() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        };
+        self.replay(run, until_end).await
     }
 }
 

@@ -207,7 +207,8 @@ pub async fn command(
         timeout: None,
         secrets: Default::default(),
     };
-    crate::workflow::command::run(ctx, spec, |_, _| {}).await
+    let output = crate::workflow::command::run(ctx, spec, |_, _| {}).await?;
+    Ok(output.to_value())
 }
 
 /// Stops everything an engine does at once, as a SIGKILL would, and lets its owner be dead.

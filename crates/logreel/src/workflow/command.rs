@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use base64::Engine as _;
-use serde_json::Value;
+use logreel_core::Json;
 
 use super::groups;
 use super::secrets::Secrets;
@@ -55,7 +55,7 @@ pub(crate) async fn run(
     ctx: &Ctx,
     spec: CommandSpec,
     on_line: impl Fn(Stream, &str) + Send + Sync + 'static,
-) -> Result<Value, TaskError> {
+) -> Result<Json, TaskError> {
     let (write, bytes_max) = (spec.write, spec.output_bytes_max);
     let secrets = spec.secrets.clone();
     let ended = redacted(execute(ctx, spec, on_line).await?, &secrets);
@@ -65,10 +65,7 @@ pub(crate) async fn run(
 /// Asks a command what became of an interrupted write: exit 0 says that it happened and stdout is its
 /// result, 10 that it surely did not, anything else that nobody can tell.
 #[allow(dead_code, reason = "the scheduler of workflows calls it")]
-pub(crate) async fn reconcile(
-    ctx: &Ctx,
-    spec: CommandSpec,
-) -> Result<Reconciled<Value>, TaskError> {
+pub(crate) async fn reconcile(ctx: &Ctx, spec: CommandSpec) -> Result<Reconciled<Json>, TaskError> {
     let spec = CommandSpec {
         write: false,
         ..spec
@@ -201,7 +198,7 @@ fn trouble(error: Trouble) -> TaskError {
 }
 
 /// What the end of a command means for its step.
-fn judge(ended: Ended, write: bool, bytes_max: u64) -> Result<Value, TaskError> {
+fn judge(ended: Ended, write: bool, bytes_max: u64) -> Result<Json, TaskError> {
     let Ended {
         how,
         stdout,
@@ -258,43 +255,29 @@ fn signal_name(signal: i32) -> Option<&'static str> {
     names.get(at).copied()
 }
 
-/// What was printed, as it will be recorded.
-fn value_of(stdout: Vec<u8>, bytes_max: u64) -> Result<Value, TaskError> {
-    let value = match serde_json::from_slice(&stdout) {
-        Ok(json) => json,
-        Err(_) => match String::from_utf8(stdout) {
-            Ok(mut text) => {
+/// What was printed, as it will be recorded. JSON is kept as it was written: a number of many digits
+/// stays that number.
+fn value_of(stdout: Vec<u8>, bytes_max: u64) -> Result<Json, TaskError> {
+    let json = match String::from_utf8(stdout) {
+        Ok(mut text) => match Json::parse(text.trim().to_owned()) {
+            Ok(json) => json,
+            Err(_) => {
                 if text.ends_with('\n') {
                     text.pop();
                 }
-                Value::String(text)
-            }
-            Err(error) => {
-                let text = base64::engine::general_purpose::STANDARD.encode(error.as_bytes());
-                serde_json::json!({ "base64": text })
+                Json::of(&text)?
             }
         },
+        Err(error) => {
+            let text = base64::engine::general_purpose::STANDARD.encode(error.as_bytes());
+            Json::from(serde_json::json!({ "base64": text }))
+        }
     };
     // Escapes and base64 take more room than what was printed.
-    let mut count = Count(0);
-    serde_json::to_writer(&mut count, &value)?;
-    if count.0 > bytes_max {
+    if json.text().len() as u64 > bytes_max {
         return Err(over(bytes_max));
     }
-    Ok(value)
-}
-
-struct Count(u64);
-
-impl std::io::Write for Count {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0 += bytes.len() as u64;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
+    Ok(json)
 }
 
 #[cfg(test)]
@@ -308,12 +291,14 @@ mod tests {
     use tokio::sync::Mutex;
     use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
+    use serde_json::Value;
+
     use super::*;
     use crate::workflow::process;
     use crate::{Body, Engine, Entry, Event, Outcome, ResumeOutcome, RunHandle, Seq};
 
     fn printed(bytes: &[u8]) -> Value {
-        value_of(bytes.to_vec(), 1000).unwrap()
+        value_of(bytes.to_vec(), 1000).unwrap().to_value()
     }
 
     #[test]
@@ -321,6 +306,8 @@ mod tests {
         use serde_json::json;
         assert_eq!(printed(b"{\"a\": [1, 2.5]}\n"), json!({"a": [1, 2.5]}));
         assert_eq!(printed(b" 12\n"), json!(12));
+        let digits = value_of(b"12345678901234567890123\n".to_vec(), 1000).unwrap();
+        assert_eq!(digits.text(), "12345678901234567890123");
         assert_eq!(printed(b"null\n"), json!(null));
         assert_eq!(printed(b"two words\n\n"), json!("two words\n"));
         assert_eq!(printed(b"\"a\"\n\"b\"\n"), json!("\"a\"\n\"b\""));
@@ -415,7 +402,7 @@ mod tests {
             Self {
                 folder,
                 engine,
-                run,
+                run: run.typed(),
                 lines,
             }
         }
@@ -648,7 +635,7 @@ mod tests {
             }
         });
         for (shell, expected) in [
-            ("echo '{\"id\": 7}'", "done: {\"id\":7}"),
+            ("echo '{\"id\": 7}'", "done: {\"id\": 7}"),
             ("exit 10", "not done"),
             ("exit 1", "unknown"),
             ("no-such-program", "unknown"),
@@ -669,8 +656,9 @@ mod tests {
         let task = engine.task("here", |ctx: Ctx, (): ()| async move {
             super::run(&ctx, spec(Path::new("/"), "pwd", false), |_, _| {}).await
         });
-        let run: RunHandle<Value> = task.start(&()).await.unwrap();
-        assert_eq!(run.wait().await.unwrap(), Outcome::Completed("/".into()));
+        let run: RunHandle<Json> = task.start(&()).await.unwrap();
+        let root = Json::of("/").unwrap();
+        assert_eq!(run.wait().await.unwrap(), Outcome::Completed(root));
         engine.close().await.unwrap();
     }
 }

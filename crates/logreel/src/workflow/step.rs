@@ -212,7 +212,7 @@ impl Running<'_> {
     ) -> Result<Json, TaskError> {
         let command = self.command_spec(step, run, prepared, write);
         let outcome = command::run(self.ctx, command, self.lines_of(id)).await;
-        self.checked(step, outcome.map(Json::from))
+        self.checked(step, outcome)
     }
 
     async fn reconcile(
@@ -223,7 +223,7 @@ impl Running<'_> {
     ) -> Result<Reconciled<Json>, TaskError> {
         let command = self.command_spec(step, run, prepared, false);
         Ok(match command::reconcile(self.ctx, command).await? {
-            Reconciled::Done(value) => Reconciled::Done(self.checked(step, Ok(Json::from(value)))?),
+            Reconciled::Done(value) => Reconciled::Done(self.checked(step, Ok(value))?),
             Reconciled::NotDone => Reconciled::NotDone,
             Reconciled::Unknown => Reconciled::Unknown,
         })
