@@ -450,7 +450,20 @@ impl RunStore for MemoryStore {
             beat,
             left: false,
         };
-        self.lock().owners.insert(owner.id, member);
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        let mut ended = Vec::new();
+        for run in state.runs.values_mut() {
+            let left = |holder| state.owners.get(&holder).is_none_or(|member| member.left);
+            // Rule 14: whoever held it will record no late fact any more.
+            if run.tip.row.status().is_terminal() && run.lease.is_some_and(|(it, _)| left(it)) {
+                run.lease = None;
+                ended.push(run.tip.row.run);
+            }
+        }
+        state.owners.insert(owner.id, member);
+        drop(guard);
+        ended.iter().for_each(|run| self.0.bells.ring(run));
         Ok(())
     }
 
