@@ -19,6 +19,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::ctx::{Counted, Ctx};
+use crate::driver::Begin;
 use crate::engine::Inner;
 use crate::error::TaskError;
 use crate::journal::NEW_WAIT;
@@ -354,6 +355,25 @@ async fn result(
 }
 
 impl Inner {
+    /// Drives the children of a run that is kept here: a process that died may have left them to
+    /// nobody, and the run goes on only when they have ended. A worker takes them from the queue.
+    pub(crate) async fn keep_children(self: &Arc<Self>, run: &RunId) {
+        if self.is_worker() {
+            return;
+        }
+        let keep = async {
+            for child in self.live_children(run).await? {
+                let entry = self.store.entry(&child).await?;
+                let program = self.program_of(&entry).await?;
+                self.spawn_driver(child, program, Begin::Keep, true);
+            }
+            Ok::<_, crate::Error>(())
+        };
+        if let Err(error) = keep.await {
+            tracing::warn!(%run, %error, "its children could not all be driven here");
+        }
+    }
+
     /// Whether the run is a child whose parent has ended without it: it must not go on.
     pub(crate) async fn is_forsaken(&self, entry: &Entry) -> Result<bool, crate::Error> {
         let Some(parent) = &entry.row.facts.parent else {

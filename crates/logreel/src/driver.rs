@@ -534,6 +534,7 @@ async fn drive_or_wait(
 /// Waits until the run is ready, claims and drives it, again and again until it has ended.
 async fn keep(engine: &Arc<Inner>, run: RunId, def: &Program) -> Result<(), Error> {
     let mut doorbell = engine.store.watch(&run);
+    engine.keep_children(&run).await;
     loop {
         let until_ready = match keep_once(engine, run, def).await {
             Ok(ControlFlow::Break(())) => return Ok(()),

@@ -16,7 +16,7 @@ use logreel::core::row::OpenWait;
 use logreel::workflow::{Format, Workflow};
 use logreel::{
     Answer, Body, Checkpoint, CheckpointError, Engine, Entry, Error, Json, Outcome, ResumeOutcome,
-    RunHandle,
+    RunHandle, Status,
 };
 use serde_json::{Value, json};
 
@@ -156,6 +156,45 @@ async fn a_pause_reaches_the_children_and_a_resume_takes_it_back() {
         engine.resume(&run.id()).await.unwrap();
         let output = completed(&engine.run(run.id())).await;
         assert_eq!(output["approved"], json!(true));
+        engine.close().await.unwrap();
+        world.reopened(run.id()).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_resume_of_the_root_drives_grandchildren_that_were_left_to_nobody() {
+    on_both(|world| async move {
+        let desk = tempfile::tempdir().unwrap();
+        let engine = driving(&world).await;
+        let text = r#"
+            name = "root"
+            [[step]]
+            id = "busy"
+            run = "while [ ! -e go ]; do sleep 0.01; done"
+            [[step]]
+            id = "middle"
+            [step.workflow]
+            name = "middle"
+            [[step.workflow.step]]
+            id = "leaf"
+            [step.workflow.step.workflow]
+            name = "leaf"
+            [[step.workflow.step.workflow.step]]
+            id = "work"
+            run = "echo up; while [ ! -e go ]; do sleep 0.01; done"
+        "#;
+        let mut printed = engine.live();
+        let run = start(&engine, desk.path(), text).await;
+        assert_eq!(&*printed.next().await.unwrap().text, "up");
+        let working = |entry: &Entry| entry.row.status() == Status::Executing;
+        until_entry(&engine, run.id(), working).await;
+        engine.close().await.unwrap();
+        std::fs::write(desk.path().join("go"), "").unwrap();
+        // The root is claimed; the child it waits for is not ready, and the one below has no driver.
+        let engine = driving(&world).await;
+        engine.resume(&run.id()).await.unwrap();
+        completed(&engine.run(run.id())).await;
         engine.close().await.unwrap();
         world.reopened(run.id()).await;
     })
