@@ -98,6 +98,15 @@ fn a_tree_cancelled_at_its_root_leaves_no_process_within_three_seconds() {
     }
 }
 
+/// Steps of all runs that the log says have begun.
+fn announced(tree: &Marked) -> i64 {
+    let store = tree.project.path(".logreel/runs.db");
+    let sql = "SELECT count(*) FROM events WHERE kind = 'step.started'";
+    let store = rusqlite::Connection::open(store).unwrap();
+    store.busy_timeout(Duration::from_secs(10)).unwrap();
+    store.query_row(sql, [], |row| row.get(0)).unwrap()
+}
+
 #[test]
 fn a_tree_whose_driver_was_killed_leaves_no_process_once_it_is_cancelled_and_swept() {
     let tree = tree();
@@ -106,7 +115,11 @@ fn a_tree_whose_driver_was_killed_leaves_no_process_once_it_is_cancelled_and_swe
         .command(&["run", "w.toml", "--id", &root, "-q"])
         .spawn()
         .unwrap();
-    until("seven commands are at work", || tree.lines("busy") == 7);
+    // Announced, too: a step that is younger than its announcement starts again only when the wait
+    // beside it has ended.
+    until("seven commands are at work", || {
+        tree.lines("busy") == 7 && announced(&tree) == 7
+    });
     run.kill().unwrap();
     run.wait().unwrap();
     assert!(
