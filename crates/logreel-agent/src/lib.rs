@@ -3,15 +3,36 @@
 //! An agent is a model, tools and checks. Its run is an ordinary run of [`logreel`]: this crate decides
 //! from the folded log what comes next, and records what came of it.
 
+mod agent;
+mod agents;
+mod ask;
+mod context;
+mod environment;
 mod message;
 mod model;
 mod names;
+mod next;
+mod output;
+mod policy;
+mod price;
+mod progress;
+mod prompt;
+mod redact;
+mod round;
 mod spec;
 mod tool;
+mod toolbox;
+mod verify;
 
+#[cfg(feature = "testing")]
+pub mod testing;
+
+pub use agents::Agents;
 pub use message::{Message, Opaque, Part, Role, ToolCall, ToolResult};
 pub use model::{Answer, Delta, Finish, Model, ModelError, Request, ToolSpec};
+pub use model::scripted::ScriptedModel;
 pub use names::WireNames;
+pub use price::Prices;
 pub use spec::{
     AgentSpec, CommandTool, ContextSpec, McpSpec, PolicyDefault, PolicySpec, SubAgent, VerifySpec,
 };

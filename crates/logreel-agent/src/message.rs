@@ -103,6 +103,17 @@ impl Message {
         texts.collect()
     }
 
+    /// The bytes of its text, calls and results.
+    pub(crate) fn length(&self) -> u64 {
+        let bytes = self.parts.iter().map(|part| match part {
+            Part::Text(text) => text.len(),
+            Part::ToolCall(call) => call.name.len() + call.arguments.text().len(),
+            Part::ToolResult(result) => result.text.len(),
+            Part::Opaque(opaque) => opaque.raw.text().len(),
+        });
+        bytes.sum::<usize>() as u64
+    }
+
     /// The tools it calls.
     pub fn tool_calls(&self) -> impl Iterator<Item = &ToolCall> {
         self.parts.iter().filter_map(|part| match part {

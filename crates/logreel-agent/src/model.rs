@@ -1,5 +1,7 @@
 //! Models: what they are asked, what they answer, and how they fail.
 
+pub mod scripted;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -148,6 +150,14 @@ impl ModelError {
         }
     }
 
+    /// How long the provider wants to be left alone.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::RateLimited { retry_after, .. } => *retry_after,
+            _ => None,
+        }
+    }
+
     /// Whether asking again may help.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Retryable { .. } | Self::RateLimited { .. })
@@ -166,4 +176,22 @@ pub trait Model: Send + Sync {
         request: &Request,
         live: &mut (dyn FnMut(Delta) + Send),
     ) -> Result<Answer, ModelError>;
+}
+
+pub(crate) fn connect(
+    spec: &crate::AgentSpec,
+    _env: &dyn Fn(&str) -> Option<String>,
+) -> Result<Arc<dyn Model>, ModelError> {
+    let invalid = |message: String| ModelError::Invalid { message };
+    let model = scripted::ScriptedModel::new(spec.script.clone().unwrap_or_default())
+        .map_err(|error| invalid(error.to_string()))?;
+    Ok(Arc::new(model.named(&spec.model)))
+}
+
+/// A text for an error, cut when it is longer than that many characters.
+fn bounded(text: &str, max: usize) -> String {
+    match text.char_indices().nth(max) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
+    }
 }

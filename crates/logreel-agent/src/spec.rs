@@ -223,6 +223,12 @@ impl AgentSpec {
         Self::deserialize(spec)
     }
 
+    /// interim
+    pub fn read(path: &std::path::Path) -> Result<Self, logreel::workflow::Problems> {
+        let _ = path;
+        Ok(Self::default())
+    }
+
     /// As it is stored.
     pub fn to_json(&self) -> Value {
         serde_json::to_value(self).expect("a spec of strings and numbers serializes")

@@ -86,6 +86,11 @@ pub trait Tool: Send + Sync {
     /// Does it. The result is what the log keeps; text is a JSON string.
     async fn call(&self, call: &Call<'_>) -> Result<Value, ToolError>;
 
+    /// Whether [`Tool::reconcile`] can find anything out.
+    fn reconciles(&self) -> bool {
+        false
+    }
+
     /// Finds out whether an interrupted write with this key happened.
     async fn reconcile(&self, call: &Call<'_>) -> Result<Reconciled<Value>, ToolError> {
         let _ = call;

@@ -469,6 +469,12 @@ pub struct ModelFailed {
     pub call: CallId,
     /// Why.
     pub error: Cause,
+    /// Secrets that were taken out of it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub redacted: u32,
+    /// How long the provider wants to be left alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
     /// What it cost all the same.
     pub spent: Spend,
 }

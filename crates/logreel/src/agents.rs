@@ -7,14 +7,17 @@ use std::sync::Arc;
 
 use logreel_core::Json;
 use logreel_core::event::Budget;
+use logreel_core::meaning::digest_of;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::child::Child;
 use crate::ctx::Ctx;
 use crate::engine::{Engine, Inner};
 use crate::error::{Error, TaskError};
 use crate::program::Program;
 use crate::start::Start;
+use crate::step::Retry;
 use crate::workflow::Problems;
 
 /// A drive of an agent's run, until it has an output, fails or is dropped.
@@ -55,7 +58,35 @@ impl AgentRuns {
     }
 }
 
+impl Ctx {
+    /// Runs an agent as a child run of this one, and gives its output. A cancel of this run cancels the
+    /// child; while nothing but the child goes on, this run holds no lease.
+    pub async fn agent(
+        &self,
+        name: impl crate::StepName,
+        spec: &Value,
+        input: Json,
+    ) -> Result<Json, TaskError> {
+        let step = self.0.ask(name.step_id())?;
+        let program = self.0.engine.registry.add_agent(spec)?;
+        let child = Child {
+            program: &program,
+            input_digest: Some(digest_of(&input)?),
+            input,
+            retry: Retry::attempts(1),
+            timeout: None,
+            check: &|_| Ok(()),
+        };
+        crate::child::run(self, &step, child).await
+    }
+}
+
 impl Engine {
+    /// Lets this engine drive agents, like [`crate::Builder::agents`]; `false` when it does already.
+    pub fn drive_agents(&self, agents: Arc<dyn Agents>) -> bool {
+        self.0.registry.set_agents(agents)
+    }
+
     /// Registers an agent by its spec, as [`Agents::load`] gave it.
     pub fn agent(&self, spec: &Value) -> Result<AgentRuns, Error> {
         Ok(AgentRuns {

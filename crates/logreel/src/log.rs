@@ -8,13 +8,13 @@ use logreel_core::decide::plain_wait;
 use logreel_core::event::{OnDeadline, WaitKind, WaitStarted};
 use logreel_core::row::OpenWait;
 use logreel_core::{
-    Blob, Body, CallId, Digest, Epoch, Event, Json, Payload, RunState, Timestamp, WaitId,
+    Blob, Body, CallId, Digest, Epoch, Event, Json, Payload, RunState, Seq, Timestamp, WaitId,
 };
 use logreel_store::Env;
 
 use crate::ctx::{Counted, Ctx};
 use crate::error::TaskError;
-use crate::journal::NEW_WAIT;
+use crate::journal::{NEW_WAIT, Stop};
 use crate::live::LiveText;
 use crate::value;
 
@@ -80,6 +80,31 @@ impl<'c> Log<'c> {
         }
         crate::driver::check_lease(&self.0.0).await;
         Ok(())
+    }
+
+    /// Does something that may be given up when the driver stops: when the run was cancelled the error
+    /// [says so](TaskError::is_cancelled), and otherwise this never returns.
+    pub async fn unless_stopped<T>(&self, work: impl Future<Output = T>) -> Result<T, TaskError> {
+        let execution = &self.0.0;
+        tokio::select! {
+            biased;
+            done = work => Ok(done),
+            stop = execution.journal.told_to_stop() => {
+                // The driver need not wait for what will never come.
+                let _given_up = Counted::new(&execution.activity.given_up);
+                match stop {
+                    Stop::Cancelled => Err(crate::ctx::cancelled()),
+                    Stop::Paused | Stop::Parked | Stop::Drained | Stop::Lost(_) => {
+                        std::future::pending().await
+                    }
+                }
+            }
+        }
+    }
+
+    /// An event of the run.
+    pub async fn event(&self, seq: Seq) -> Result<Event, TaskError> {
+        Ok(self.0.0.journal.result(seq).await?)
     }
 
     /// The value of a body, read from its blob when it is in one.

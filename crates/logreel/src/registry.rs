@@ -4,7 +4,7 @@
 //! that was told to drive them can, when it has what they ask for.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use logreel_core::event::RunKind;
 use logreel_core::{Body, Digest, Json, Payload, RunId, Seq};
@@ -22,7 +22,7 @@ use crate::workflow::{Does, StepSpec, Workflow};
 #[derive(Default)]
 pub(crate) struct Registry {
     any_workflow: bool,
-    agents: Option<Arc<dyn Agents>>,
+    agents: OnceLock<Arc<dyn Agents>>,
     known: Mutex<Known>,
 }
 
@@ -37,7 +37,7 @@ impl Registry {
     pub(crate) fn new(any_workflow: bool, agents: Option<Arc<dyn Agents>>) -> Self {
         Self {
             any_workflow,
-            agents,
+            agents: agents.map_or_else(OnceLock::new, OnceLock::from),
             ..Self::default()
         }
     }
@@ -68,9 +68,14 @@ impl Registry {
         program
     }
 
+    /// Whoever drives agents; the first one stays.
+    pub(crate) fn set_agents(&self, agents: Arc<dyn Agents>) -> bool {
+        self.agents.set(agents).is_ok()
+    }
+
     /// An agent by its spec.
     pub(crate) fn add_agent(&self, spec: &Value) -> Result<Arc<Program>, Error> {
-        let agents = self.agents.as_ref().ok_or_else(|| Error::Lacks {
+        let agents = self.agents.get().ok_or_else(|| Error::Lacks {
             name: spec["name"].as_str().unwrap_or("agent").to_owned(),
             what: "this program drives no agents".to_owned(),
         })?;
@@ -114,7 +119,7 @@ impl Registry {
             },
         ]
         .into_iter()
-        .chain(self.agents.as_ref().map(|_| Claimable {
+        .chain(self.agents.get().map(|_| Claimable {
             kind: RunKind::Agent,
             agents: None,
             specs: None,
@@ -164,7 +169,7 @@ impl Inner {
     }
 
     fn agent_lacks(&self, spec: &Value) -> Option<String> {
-        match &self.registry.agents {
+        match self.registry.agents.get() {
             Some(agents) => agents.lacks(spec),
             None => Some("this program drives no agents".to_owned()),
         }

@@ -344,8 +344,7 @@ fn fact(log: &Log, next_wait: WaitId, (choice, a, b, _): Wish) -> Body {
             ModelFailed {
                 call,
                 error: cause("error"),
-                spent,
-            }
+                spent, redacted: 0, retry_after_ms: None, }
             .into()
         }
         22 | 23 => ToolCalled {

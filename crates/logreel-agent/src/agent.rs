@@ -1,0 +1,201 @@
+//! An agent at work on a run: looks at the log, does what comes next, records what came of it, until
+//! there is an output.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use logreel::core::Blob;
+use logreel::core::event::Phase;
+use logreel::{Body, Ctx, Json, Log, TaskError};
+use serde_json::Value;
+
+use crate::context::{Addition, Context};
+use crate::model::{Model, ToolSpec};
+use crate::names::WireNames;
+use crate::next::{Next, next};
+use crate::policy::Policy;
+use crate::price::Prices;
+use crate::progress::{Progress, Purpose};
+use crate::prompt;
+use crate::redact::Redactor;
+use crate::spec::AgentSpec;
+use crate::toolbox::Toolbox;
+
+/// Everything a drive of a run needs.
+pub(crate) struct Agent<'a> {
+    pub(crate) ctx: &'a Ctx,
+    pub(crate) spec: Arc<AgentSpec>,
+    pub(crate) dir: PathBuf,
+    pub(crate) model: Arc<dyn Model>,
+    pub(crate) prices: Arc<Prices>,
+    pub(crate) toolbox: Toolbox,
+    pub(crate) policy: Policy,
+    pub(crate) redactor: Arc<Redactor>,
+    /// As models are told of them.
+    pub(crate) tools: Arc<[ToolSpec]>,
+    pub(crate) names: Arc<WireNames>,
+    pub(crate) input: Value,
+    pub(crate) context: Mutex<Context>,
+    progress: Mutex<Progress>,
+}
+
+/// What an agent is made of, before it knows its run.
+pub(crate) struct Parts {
+    pub(crate) spec: Arc<AgentSpec>,
+    pub(crate) dir: PathBuf,
+    pub(crate) model: Arc<dyn Model>,
+    pub(crate) prices: Arc<Prices>,
+    pub(crate) toolbox: Toolbox,
+    pub(crate) policy: Policy,
+    pub(crate) redactor: Arc<Redactor>,
+}
+
+impl<'a> Agent<'a> {
+    pub(crate) async fn new(ctx: &'a Ctx, parts: Parts, input: Value) -> Result<Self, TaskError> {
+        let Parts {
+            spec,
+            dir,
+            model,
+            prices,
+            toolbox,
+            policy,
+            redactor,
+        } = parts;
+        let tools = tool_specs(&spec, &toolbox);
+        let names = WireNames::new(tools.iter().map(|tool| tool.name.as_str()));
+        let head = ctx.log().with_state(|state| state.row.pulse.context);
+        let context = Context::load(&ctx.log(), head).await?;
+        Ok(Self {
+            ctx,
+            spec,
+            dir,
+            model,
+            prices,
+            toolbox,
+            policy,
+            redactor,
+            tools: tools.into(),
+            names: Arc::new(names),
+            input,
+            context: Mutex::new(context),
+            progress: Mutex::default(),
+        })
+    }
+
+    /// Drives the run to its output.
+    pub(crate) async fn drive(&self) -> Result<Json, TaskError> {
+        loop {
+            let steered = self.log().with_state(|state| !state.queued.is_empty());
+            let next = next(&self.spec, &self.progress(), &self.context(), steered);
+            match next {
+                Next::Open => {
+                    let (message, redacted) = self.redacted(prompt::input(&self.input));
+                    let opening = self.context().addition(message, None, redacted);
+                    self.record(vec![], vec![opening], vec![]).await?;
+                }
+                Next::Ask(purpose) => self.ask(purpose, None).await?,
+                Next::Repair(misses) => {
+                    self.ask(Purpose::Repair, Some(prompt::repair(&misses))).await?;
+                }
+                Next::Call => self.call_tools().await?,
+                Next::Report => self.report().await?,
+                Next::Verify => self.verify().await?,
+                Next::Complete(output) => return Ok(Json::from(output)),
+                Next::Fail(error) => return Err(error),
+            }
+        }
+    }
+
+    pub(crate) fn log(&self) -> Log<'a> {
+        self.ctx.log()
+    }
+
+    /// Where the run is, with everything the log has by now.
+    pub(crate) fn progress(&self) -> MutexGuard<'_, Progress> {
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        for event in self.log().unread() {
+            progress.apply(&event);
+        }
+        progress
+    }
+
+    pub(crate) fn context(&self) -> MutexGuard<'_, Context> {
+        self.context.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records facts, messages that join the conversation after them, and facts after those: one
+    /// append.
+    pub(crate) async fn record(
+        &self,
+        before: Vec<Body>,
+        messages: Vec<Addition>,
+        after: Vec<Body>,
+    ) -> Result<(), TaskError> {
+        self.record_with(before, Vec::new(), messages, after).await
+    }
+
+    /// [`Agent::record`] with blobs that the facts refer to.
+    pub(crate) async fn record_with(
+        &self,
+        before: Vec<Body>,
+        mut blobs: Vec<Blob>,
+        messages: Vec<Addition>,
+        after: Vec<Body>,
+    ) -> Result<(), TaskError> {
+        let mut bodies = before;
+        for addition in &messages {
+            bodies.push(addition.event.clone().into());
+            blobs.push(addition.blob.clone());
+        }
+        bodies.extend(after);
+        self.log().record(bodies, blobs).await?;
+        let mut context = self.context();
+        for addition in messages {
+            context.push(addition);
+        }
+        Ok(())
+    }
+
+    /// Several messages, each after the one before.
+    pub(crate) fn additions(
+        &self,
+        messages: impl IntoIterator<Item = (crate::Message, Option<logreel::Seq>, u32)>,
+    ) -> Vec<Addition> {
+        let mut head = self.context().head();
+        let mut additions = Vec::new();
+        for (message, queued, redacted) in messages {
+            let addition = Addition::after(head, message, queued, redacted);
+            head = Some(addition.event.node);
+            additions.push(addition);
+        }
+        additions
+    }
+
+    /// Enters a phase, unless the run is in it.
+    pub(crate) fn phase(&self, phase: Phase) -> Option<Body> {
+        let entered = logreel::core::event::PhaseEntered { phase };
+        (self.progress().phase != Some(phase)).then(|| entered.into())
+    }
+
+    /// The message without secrets, and how many there were. What only its provider understands stays
+    /// as it is.
+    pub(crate) fn redacted(&self, message: crate::Message) -> (crate::Message, u32) {
+        self.redactor.message(message)
+    }
+}
+
+fn tool_specs(spec: &AgentSpec, toolbox: &Toolbox) -> Vec<ToolSpec> {
+    let tools = toolbox.definitions().map(|tool| ToolSpec {
+        name: tool.name.clone(),
+        description: tool.description.clone(),
+        schema: tool.schema.clone(),
+    });
+    let agents = spec.agents.iter().filter(|(name, _)| spec.tools.contains(name));
+    let agents = agents.map(|(name, agent)| ToolSpec {
+        name: name.clone(),
+        description: agent.description.clone(),
+        schema: crate::round::sub_agent_schema(&agent.spec),
+    });
+    let plan = spec.plan.then(crate::round::plan_tool);
+    tools.chain(agents).chain(plan).collect()
+}

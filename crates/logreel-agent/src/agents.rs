@@ -1,0 +1,114 @@
+//! Agents as the engine drives them: a spec from the log, what this process has, and the loop.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use logreel::core::event::Budget;
+use logreel::workflow::Problems;
+use logreel::{Ctx, Driving, Json, TaskError};
+use serde_json::Value;
+
+use crate::agent::{Agent, Parts};
+use crate::environment;
+use crate::model::connect;
+use crate::policy::Policy;
+use crate::price::Prices;
+use crate::redact::Redactor;
+use crate::spec::AgentSpec;
+use crate::tool::Tool;
+use crate::toolbox::Toolbox;
+
+/// Reads agent files and drives their runs: give it to [`logreel::Builder::agents`].
+#[derive(Clone, Default)]
+pub struct Agents {
+    prices: Arc<Prices>,
+    tools: Vec<Arc<dyn Tool>>,
+    redact: Vec<String>,
+}
+
+impl Agents {
+    /// With the built-in tools and prices.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Prices of your own.
+    #[must_use]
+    pub fn prices(mut self, prices: Prices) -> Self {
+        self.prices = Arc::new(prices);
+        self
+    }
+
+    /// A tool of your own, which specs name like any other.
+    #[must_use]
+    pub fn tool(mut self, tool: impl Tool + 'static) -> Self {
+        self.tools.push(Arc::new(tool));
+        self
+    }
+
+    /// Patterns of what must not be recorded, beside the usual key shapes and the spec's.
+    #[must_use]
+    pub fn redact(mut self, patterns: impl IntoIterator<Item = String>) -> Self {
+        self.redact.extend(patterns);
+        self
+    }
+
+    async fn run(self, ctx: Ctx, spec: Arc<Value>, input: Json) -> Result<Json, TaskError> {
+        let spec = AgentSpec::from_json(&spec).map_err(|error| {
+            let message = format!("the stored spec is not one this build reads: {error}");
+            TaskError::of_kind("newer_format", message).permanent()
+        })?;
+        let invalid = |why: String| TaskError::of_kind("spec", why).permanent();
+        let dir = folder(ctx.log().dir(), spec.dir.as_deref());
+        let model = connect(&spec, &environment::variable)
+            .map_err(|error| TaskError::of_kind(error.kind(), error.to_string()).permanent())?;
+        let redactor = Arc::new(Redactor::new(&spec, &self.redact).map_err(invalid)?);
+        let policy = Policy::new(&spec.policy, &dir).map_err(invalid)?;
+        let toolbox = Toolbox::open(&ctx, &spec, &dir, &self.tools).await?;
+        let parts = Parts {
+            spec: Arc::new(spec),
+            dir,
+            model,
+            prices: self.prices,
+            toolbox,
+            policy,
+            redactor,
+        };
+        let agent = Agent::new(&ctx, parts, input.to_value()).await?;
+        agent.drive().await
+    }
+}
+
+impl logreel::Agents for Agents {
+    fn load(&self, path: &Path) -> Result<Value, Problems> {
+        Ok(AgentSpec::read(path)?.to_json())
+    }
+
+    fn lacks(&self, spec: &Value) -> Option<String> {
+        let spec = match AgentSpec::from_json(spec) {
+            Ok(spec) => spec,
+            Err(error) => return Some(format!("its spec is not one this build reads: {error}")),
+        };
+        let needed = environment::variables(&spec);
+        let unset = needed.iter().find(|name| environment::variable(name).is_none());
+        unset.map(|name| format!("the variable {name} is not set"))
+    }
+
+    fn budget(&self, spec: &Value) -> Budget {
+        AgentSpec::from_json(spec).map_or_else(|_| Budget::default(), |spec| spec.budget)
+    }
+
+    fn plans(&self, spec: &Value) -> bool {
+        spec["plan"].as_bool().unwrap_or_default()
+    }
+
+    fn drive(&self, ctx: Ctx, spec: Arc<Value>, input: Json) -> Driving {
+        Box::pin(self.clone().run(ctx, spec, input))
+    }
+}
+
+/// Where it works: beneath the run's folder.
+fn folder(run: Option<PathBuf>, dir: Option<&str>) -> PathBuf {
+    let run = run.unwrap_or_else(|| PathBuf::from("."));
+    dir.map_or_else(|| run.clone(), |dir| run.join(dir))
+}

@@ -1,0 +1,316 @@
+//! Asking a model: announced with its reservation before the request leaves, recorded with its answer,
+//! never asked again for what was answered.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use logreel::core::event::{
+    ContextCompacted, ModelAnswered, ModelCalled, ModelFailed, Phase, PhaseEntered, PlanMade, Spend,
+    Turn, TurnFinished,
+};
+use logreel::core::{CallId, Payload};
+use logreel::{Body, Json, LiveText, Seq, Shown, TaskError};
+use serde_json::Value;
+
+use crate::agent::Agent;
+use crate::context::Addition;
+use crate::message::{Message, Part, Role};
+use crate::model::{Answer, Delta, ModelError, Request};
+use crate::progress::{ModelCall, OpenCall, Purpose};
+use crate::prompt;
+
+/// What a call may answer at most, when the spec says nothing; for its reservation.
+const OUTPUT_TOKENS: u64 = 4096;
+/// An answer that takes longer is given up and asked for again.
+const ANSWER_MAX: Duration = Duration::from_secs(15 * 60);
+const BACK_OFF: Duration = Duration::from_secs(1);
+const BACK_OFF_MAX: Duration = Duration::from_secs(60);
+
+impl Agent<'_> {
+    /// Asks for this, and records the answer or the failure. `first` joins the conversation with the
+    /// request.
+    pub(crate) async fn ask(
+        &self,
+        purpose: Purpose,
+        first: Option<Message>,
+    ) -> Result<(), TaskError> {
+        self.back_off().await?;
+        let _busy = self.log().busy();
+        let open = self.progress().open.clone();
+        let (call, attempt) = match open {
+            // A driver before this one asked, and no answer was recorded.
+            Some(OpenCall { call, attempt, .. }) => (call, attempt + 1),
+            None => {
+                let number = self.progress().model_calls + 1;
+                (ModelCall { number, purpose }, 1)
+            }
+        };
+        self.announce(call, attempt, first).await?;
+        self.log().may_begin().await?;
+        let request = self.request(call);
+        let answer = self.answer(&request, &call.id(), attempt).await?;
+        match answer {
+            Ok(answer) if is_empty(&answer) => {
+                let error = ModelError::Retryable {
+                    message: "the model's answer is empty".to_owned(),
+                };
+                self.failed(call, &error, answer.spent).await
+            }
+            Ok(answer) => self.answered(call, answer).await,
+            Err(error) => self.failed(call, &error, Spend::default()).await,
+        }
+    }
+
+    /// Waits after a failure, as long as the provider asks for or longer each time.
+    async fn back_off(&self) -> Result<(), TaskError> {
+        let Some(failure) = self.progress().failure.clone() else {
+            return Ok(());
+        };
+        let doubled = BACK_OFF * 2_u32.saturating_pow(failure.in_a_row.saturating_sub(1).min(16));
+        let delay = failure.retry_after.unwrap_or(doubled.min(BACK_OFF_MAX));
+        // Time spent down counts.
+        let passed = self.log().now().since(failure.at);
+        let left = delay.saturating_sub(passed);
+        self.log().back_off(&failure.call.id(), left).await
+    }
+
+    /// Records that the request is about to leave.
+    async fn announce(
+        &self,
+        call: ModelCall,
+        attempt: u32,
+        first: Option<Message>,
+    ) -> Result<(), TaskError> {
+        let is_new = attempt == 1;
+        let mut messages: Vec<(Message, Option<Seq>, u32)> = Vec::new();
+        if is_new {
+            messages.extend(first.map(|message| (message, None, 0)));
+            if call.purpose == Purpose::Turn {
+                messages.extend(self.steering().await?);
+            }
+        }
+        let additions = self.additions(messages);
+        let context = additions.last().map(|it| it.event.node);
+        let called = ModelCalled {
+            attempt,
+            call: call.id(),
+            context: context.or(self.context().head()),
+            model: self.model.name().to_owned(),
+            reserved: self.reservation(),
+        };
+        let mut before = Vec::new();
+        let (turns, is_over) = {
+            let progress = self.progress();
+            (progress.turns, progress.turn_is_over || progress.turns == 0)
+        };
+        if is_new && call.purpose == Purpose::Turn {
+            before.extend(self.phase(Phase::Executing));
+            if is_over {
+                before.push(Turn { turn: turns + 1 }.into());
+            }
+        }
+        self.record(before, additions, vec![called.into()]).await
+    }
+
+    /// What people said since the last turn.
+    async fn steering(&self) -> Result<Vec<(Message, Option<Seq>, u32)>, TaskError> {
+        let queued: Vec<Seq> = self
+            .log()
+            .with_state(|state| state.queued.iter().copied().collect());
+        let mut messages = Vec::new();
+        for seq in queued {
+            if let Body::MessageQueued(queued) = self.log().event(seq).await?.body {
+                let message = Message::text(Role::User, queued.text);
+                let (message, redacted) = self.redacted(message);
+                messages.push((message, Some(seq), redacted));
+            }
+        }
+        Ok(messages)
+    }
+
+    /// What the call may cost at most: the conversation as it was last counted, or four bytes a token,
+    /// and the longest answer.
+    fn reservation(&self) -> Spend {
+        let counted = self.progress().context_tokens;
+        let estimated: u64 = {
+            let context = self.context();
+            let bytes: u64 = context.messages().iter().map(|it| it.length()).sum();
+            bytes / 4
+        };
+        let limit = self.spec.params.get("max_output_tokens");
+        let spend = Spend {
+            input_tokens: counted.max(estimated),
+            output_tokens: limit.and_then(Value::as_u64).unwrap_or(OUTPUT_TOKENS),
+            ..Spend::default()
+        };
+        let usd_micros = self.prices.cost(self.model.name(), &spend);
+        Spend { usd_micros, ..spend }
+    }
+
+    fn request(&self, call: ModelCall) -> Request {
+        let mut messages = self.context().messages().to_vec();
+        messages.extend(prompt::closing(call.purpose).map(Arc::new));
+        let wants_schema = matches!(call.purpose, Purpose::Turn | Purpose::Repair);
+        let output_schema = self.spec.output_schema.clone().filter(|_| wants_schema);
+        Request {
+            number: call.number,
+            system: prompt::system(&self.spec, call.purpose).map(Into::into),
+            messages,
+            tools: Arc::clone(&self.tools),
+            names: Arc::clone(&self.names),
+            output_schema: output_schema.map(Arc::new),
+            params: Arc::new(self.spec.params.clone()),
+        }
+    }
+
+    async fn answer(
+        &self,
+        request: &Request,
+        call: &CallId,
+        attempt: u32,
+    ) -> Result<Result<Answer, ModelError>, TaskError> {
+        let (log, run) = (self.log(), self.ctx.run_id());
+        let show = |shown| {
+            log.show(LiveText {
+                run,
+                call: call.clone(),
+                attempt,
+                shown,
+            });
+        };
+        show(Shown::Reset);
+        let mut words = self.redactor.live();
+        let mut thoughts = self.redactor.live();
+        let mut live = |delta: Delta| match delta {
+            Delta::Text(text) => show(Shown::Text(words.push(&text).into())),
+            Delta::Thinking(text) => show(Shown::Thinking(thoughts.push(&text).into())),
+            Delta::ToolCall(name) => show(Shown::ToolCall(name.into())),
+        };
+        let asked = self.model.answer(request, &mut live);
+        let asked = async {
+            tokio::select! {
+                answer = asked => answer,
+                () = log.env().sleep(ANSWER_MAX) => Err(ModelError::Retryable {
+                    message: format!("no answer after {ANSWER_MAX:?}"),
+                }),
+            }
+        };
+        log.unless_stopped(asked).await
+    }
+
+    async fn answered(&self, call: ModelCall, answer: Answer) -> Result<(), TaskError> {
+        let Answer {
+            message,
+            finish,
+            spent,
+        } = answer;
+        let (message, redacted) = self.redacted(self.with_own_ids(call, message));
+        let usd_micros = self.prices.cost(self.model.name(), &spent);
+        let (recorded, blob) = Payload::of(Json::of(&message)?);
+        let answered = ModelAnswered {
+            call: call.id(),
+            finish_reason: Some(finish.as_str().to_owned()),
+            message: recorded,
+            redacted,
+            spent: Spend { usd_micros, ..spent },
+        };
+        let before = vec![answered.into()];
+        let blobs = Vec::from_iter(blob);
+        let has_calls = message.tool_calls().next().is_some();
+        match call.purpose {
+            Purpose::Turn | Purpose::Repair => {
+                let turn = self.progress().turns;
+                let over = (!has_calls && turn > 0).then(|| TurnFinished { turn }.into());
+                let additions = self.additions([(message, None, redacted)]);
+                self.record_with(before, blobs, additions, Vec::from_iter(over)).await
+            }
+            Purpose::Plan => {
+                let (plan, plan_blob) = Payload::of(Json::of(&message.words())?);
+                let blobs = blobs.into_iter().chain(plan_blob).collect();
+                let mut messages = vec![(message, None, redacted)];
+                // A model that calls tools all the same has begun to carry it out.
+                if !has_calls {
+                    messages.push((prompt::carry_out(), None, 0));
+                }
+                let additions = self.additions(messages);
+                let phase = Phase::Executing;
+                let after = vec![PlanMade { plan }.into(), PhaseEntered { phase }.into()];
+                self.record_with(before, blobs, additions, after).await
+            }
+            Purpose::Compact => self.compacted(before, blobs, &message).await,
+        }
+    }
+
+    /// The conversation goes on from a summary.
+    async fn compacted(
+        &self,
+        mut bodies: Vec<Body>,
+        mut blobs: Vec<logreel::core::Blob>,
+        summary: &Message,
+    ) -> Result<(), TaskError> {
+        let task = prompt::input(&self.input).words();
+        let (message, redacted) = self.redacted(prompt::summary(&task, &summary.words()));
+        let start = Addition::after(None, message, None, redacted);
+        bodies.push(
+            ContextCompacted {
+                node: start.event.node,
+                previous: self.context().head(),
+            }
+            .into(),
+        );
+        blobs.push(start.blob.clone());
+        self.log().record(bodies, blobs).await?;
+        self.context().restart(start);
+        Ok(())
+    }
+
+    async fn failed(
+        &self,
+        call: ModelCall,
+        error: &ModelError,
+        spent: Spend,
+    ) -> Result<(), TaskError> {
+        let said = error.to_string();
+        let (message, redacted) = self.redactor.text(&said);
+        let failure = TaskError::of_kind(error.kind(), message.into_owned());
+        let failure = match error.is_retryable() {
+            true => failure,
+            false => failure.permanent(),
+        };
+        let usd_micros = self.prices.cost(self.model.name(), &spent);
+        let failed = ModelFailed {
+            call: call.id(),
+            error: failure.cause(),
+            redacted,
+            retry_after_ms: error.retry_after().map(|it| u64::try_from(it.as_millis()).unwrap_or(u64::MAX)),
+            spent: Spend { usd_micros, ..spent },
+        };
+        self.record(vec![failed.into()], vec![], vec![]).await
+    }
+
+    /// Call ids must be unique in the run; some models count from one in every answer, and some give
+    /// none.
+    fn with_own_ids(&self, call: ModelCall, mut message: Message) -> Message {
+        let progress = self.progress();
+        let mut seen: std::collections::HashSet<String> = std::collections::HashSet::new();
+        let mut nth = 0;
+        for part in &mut message.parts {
+            let Part::ToolCall(tool_call) = part else {
+                continue;
+            };
+            nth += 1;
+            let id = &tool_call.call;
+            let fits = CallId::new(id).is_ok() && id.parse::<ModelCall>().is_err();
+            if !fits || progress.calls_seen.contains(id) || seen.contains(id) {
+                tool_call.call = format!("call_{}_{nth}", call.number);
+            }
+            seen.insert(tool_call.call.clone());
+        }
+        message
+    }
+}
+
+fn is_empty(answer: &Answer) -> bool {
+    let message = &answer.message;
+    message.tool_calls().next().is_none() && message.words().trim().is_empty()
+}

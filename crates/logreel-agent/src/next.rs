@@ -1,0 +1,125 @@
+//! What comes next: decided from the folded log and the conversation alone, so that a run goes on after
+//! a crash as it would have without one.
+
+use logreel::TaskError;
+use logreel::core::event::Verdict;
+use serde_json::Value;
+
+use crate::context::Context;
+use crate::message::{Message, Role};
+use crate::output;
+use crate::progress::{Progress, Purpose};
+use crate::spec::{AgentSpec, MAX_TURNS};
+
+/// A model that fails this often in a row fails the run.
+const MODEL_TRIES: u32 = 6;
+/// The same call with the same arguments and the same result, this often in a row, is a loop.
+const REPEATS_MAX: u32 = 5;
+
+/// What an agent does next.
+#[derive(Debug)]
+pub(crate) enum Next {
+    /// The input joins the conversation.
+    Open,
+    /// A model is asked.
+    Ask(Purpose),
+    /// The last answer's tools are called.
+    Call,
+    /// Their results join the conversation.
+    Report,
+    /// The model is told what its answer misses, and asked again.
+    Repair(String),
+    /// The checks are made.
+    Verify,
+    /// The run completes with this.
+    Complete(Value),
+    /// The run fails with this.
+    Fail(TaskError),
+}
+
+/// What comes next. `steered`: a person said something that was not taken yet.
+pub(crate) fn next(
+    spec: &AgentSpec,
+    progress: &Progress,
+    context: &Context,
+    steered: bool,
+) -> Next {
+    if let Some(open) = &progress.open {
+        return Next::Ask(open.call.purpose);
+    }
+    if let Some(failure) = &progress.failure {
+        let purpose = failure.call.purpose;
+        if failure.cause.kind == "too_long" && purpose != Purpose::Compact {
+            return Next::Ask(Purpose::Compact);
+        }
+        if failure.cause.retryable && failure.in_a_row < MODEL_TRIES {
+            return Next::Ask(purpose);
+        }
+        return Next::Fail(TaskError::from_cause(&failure.cause).permanent());
+    }
+    if !progress.opened {
+        return Next::Open;
+    }
+    if spec.plan && !progress.planned {
+        return Next::Ask(Purpose::Plan);
+    }
+    match context.last() {
+        Some(answer) if answer.role == Role::Assistant => {
+            after_answer(spec, progress, answer, steered)
+        }
+        Some(_) | None => before_turn(spec, progress, context),
+    }
+}
+
+fn after_answer(spec: &AgentSpec, progress: &Progress, answer: &Message, steered: bool) -> Next {
+    let mut calls = answer.tool_calls().peekable();
+    if calls.peek().is_some() {
+        let done = calls.all(|call| progress.outcomes.contains_key(&call.call));
+        return if done { Next::Report } else { Next::Call };
+    }
+    if steered {
+        return Next::Ask(Purpose::Turn);
+    }
+    let output = match output::of(spec, answer) {
+        Ok(output) => output,
+        Err(misses) => {
+            let again = progress.answered.map(|call| call.purpose) == Some(Purpose::Repair);
+            return if again {
+                let message = format!("the answer misses its schema, also when asked again: {misses}");
+                Next::Fail(TaskError::of_kind("schema", message).permanent())
+            } else {
+                Next::Repair(misses)
+            };
+        }
+    };
+    if spec.verify.is_empty() {
+        return Next::Complete(output);
+    }
+    match (progress.answer_is_checked, progress.verdict()) {
+        (false, _) => Next::Verify,
+        (true, Some(Verdict::Failed)) => Next::Fail(crate::verify::failure(progress)),
+        (true, _) => Next::Complete(output),
+    }
+}
+
+fn before_turn(spec: &AgentSpec, progress: &Progress, context: &Context) -> Next {
+    let turns_max = spec.max_turns.unwrap_or(MAX_TURNS);
+    if progress.turns >= turns_max && progress.turn_is_over {
+        let message = format!("no answer after {turns_max} turns (`max_turns`)");
+        return Next::Fail(TaskError::of_kind("max_turns", message).permanent());
+    }
+    if progress.repeats.1 >= REPEATS_MAX {
+        let message = format!(
+            "the model makes the same call with the same result, {REPEATS_MAX} times in a row"
+        );
+        return Next::Fail(TaskError::of_kind("loop", message).permanent());
+    }
+    let is_long = spec
+        .context
+        .as_ref()
+        .is_some_and(|context| progress.context_tokens > context.compact_at);
+    if is_long && context.messages().len() > 1 {
+        return Next::Ask(Purpose::Compact);
+    }
+    Next::Ask(Purpose::Turn)
+}

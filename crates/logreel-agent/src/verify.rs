@@ -1,0 +1,99 @@
+//! Checks at the end: commands whose report decides whether the answer stands.
+
+use logreel::core::event::{Check, Phase, PhaseEntered, Verdict, Verification};
+use logreel::{Body, TaskError};
+use serde::{Deserialize, Serialize};
+
+use crate::agent::Agent;
+use crate::message::{Message, Role};
+use crate::progress::Progress;
+use crate::spec::{VERIFY_ROUNDS, VerifySpec};
+use crate::toolbox::cut;
+
+/// What a report holds of a check's output.
+const REPORT_BYTES_MAX: usize = 4 * 1024;
+
+/// A check as it went.
+#[derive(Debug, Serialize, Deserialize)]
+struct Made {
+    exit_code: Option<i32>,
+    output: String,
+}
+
+impl Agent<'_> {
+    /// Makes the checks and records their report. What failed goes back to the model, as long as there
+    /// are rounds left.
+    pub(crate) async fn verify(&self) -> Result<(), TaskError> {
+        let round = self.progress().verified + 1;
+        if let Some(entered) = self.phase(Phase::Verifying) {
+            self.record(vec![entered], vec![], vec![]).await?;
+        }
+        let mut checks = Vec::new();
+        for check in &self.spec.verify {
+            checks.push(self.check(round, check).await?);
+        }
+        let report = Verification::of(checks);
+        let rounds_max = self.spec.verify_rounds.unwrap_or(VERIFY_ROUNDS);
+        let goes_back = report.verdict == Verdict::Failed && round <= rounds_max;
+        let feedback = Message::text(Role::User, told(&report));
+        let finished: Body = report.into();
+        if !goes_back {
+            return self.record(vec![finished], vec![], vec![]).await;
+        }
+        let additions = self.additions([(feedback, None, 0)]);
+        let phase = Phase::Executing;
+        let entered = PhaseEntered { phase }.into();
+        self.record(vec![finished], additions, vec![entered]).await
+    }
+
+    /// One check: a step, so that one that was made is not made again.
+    async fn check(&self, round: u32, check: &VerifySpec) -> Result<Check, TaskError> {
+        let step = ("verify", round.to_string(), &check.name);
+        let made: Made = self.ctx.step(step).run(|| self.make(check)).await?;
+        let verdict = match made.exit_code {
+            Some(0) => Verdict::Passed,
+            Some(_) => Verdict::Failed,
+            None if check.required => Verdict::Failed,
+            None => Verdict::Skipped,
+        };
+        Ok(Check {
+            message: (verdict != Verdict::Passed).then_some(made.output),
+            name: check.name.clone(),
+            required: check.required,
+            verdict,
+        })
+    }
+
+    async fn make(&self, check: &VerifySpec) -> Result<Made, TaskError> {
+        let ended = tokio::process::Command::new("sh").arg("-c").arg(format!("exec 2>&1\n{}", check.run)).current_dir(&self.dir).output().await?;
+        let output = String::from_utf8_lossy(&ended.stdout).into_owned();
+        let (output, _) = self.redactor.text(&output);
+        Ok(Made {
+            exit_code: ended.status.code(),
+            output: cut(&output, REPORT_BYTES_MAX),
+        })
+    }
+}
+
+/// The report as a model reads it.
+fn told(report: &Verification) -> String {
+    let failed = failed_checks(report);
+    format!("Your work does not pass its checks. Mend it, then answer again.\n\n{failed}")
+}
+
+fn failed_checks(report: &Verification) -> String {
+    let failed = report.checks.iter().filter(|it| it.verdict == Verdict::Failed);
+    let shown = failed.map(|check| {
+        let said = check.message.as_deref().unwrap_or_default();
+        format!("check `{}` failed:\n{said}", check.name)
+    });
+    shown.collect::<Vec<_>>().join("\n\n")
+}
+
+/// How a run fails whose checks do.
+pub(crate) fn failure(progress: &Progress) -> TaskError {
+    let report = progress.verification.as_ref().map(failed_checks);
+    let report = report.unwrap_or_default();
+    let message = format!("the checks fail after {} rounds: {report}", progress.verified);
+    TaskError::of_kind("verification", message).permanent()
+}

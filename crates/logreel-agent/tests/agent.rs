@@ -1,0 +1,351 @@
+//! The loop, against scripted models and tools: what is asked, called and recorded, undisturbed and
+//! crashed at every append.
+#![allow(
+    clippy::unwrap_used,
+    missing_docs,
+    reason = "a test's name is its documentation, and what it did not expect is a failure"
+)]
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use logreel::core::event::Effect;
+use logreel::testing::{PointEnd, TestEngine, crash_everywhere};
+use logreel::{Answer, Body, Engine, Json, Outcome, RunHandle, Seq, Status};
+use logreel_agent::testing::ScriptedTool;
+use logreel_agent::{AgentSpec, Agents, ToolError};
+use serde_json::{Value, json};
+
+fn spec(lines: &[Value]) -> AgentSpec {
+    AgentSpec {
+        name: "test".to_owned(),
+        model: "scripted/answers.jsonl".to_owned(),
+        script: Some(lines.to_vec()),
+        tools: ["look", "send", "ask"].map(str::to_owned).to_vec(),
+        ..AgentSpec::default()
+    }
+}
+
+fn call(name: &str, arguments: Value) -> Value {
+    json!({"name": name, "arguments": arguments})
+}
+
+fn look() -> ScriptedTool {
+    ScriptedTool::new("look", Effect::Read, |arguments| {
+        Ok(json!(format!("seen {}", arguments["what"])))
+    })
+}
+
+async fn engine(agents: Agents) -> TestEngine {
+    let engine = TestEngine::new().await.unwrap();
+    assert!(engine.drive_agents(Arc::new(agents)));
+    engine
+}
+
+async fn start(engine: &Engine, spec: &AgentSpec, input: &str) -> RunHandle<Json> {
+    let agent = engine.agent(&spec.to_json()).unwrap();
+    agent.start(&input).await.unwrap()
+}
+
+async fn output(run: &RunHandle<Json>) -> Value {
+    match run.wait().await.unwrap() {
+        Outcome::Completed(output) => output.to_value(),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn failure(run: &RunHandle<Json>) -> logreel::Cause {
+    match run.wait().await.unwrap() {
+        Outcome::Failed(cause) => cause,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn kinds(engine: &Engine, run: &RunHandle<Json>) -> Vec<String> {
+    let page = engine.store().events(&run.id(), Seq::FIRST, 1000).await.unwrap();
+    let kinds = page.items.iter().map(|event| event.body.kind().to_owned());
+    kinds.collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_is_context_model_tools_results() {
+    let spec = spec(&[
+        json!({"tool_calls": [call("look", json!({"what": 1})), call("look", json!({"what": 2}))]}),
+        json!({"text": "done", "expect": "seen 2"}),
+    ]);
+    let engine = engine(Agents::new().tool(look())).await;
+    let run = start(&engine, &spec, "go").await;
+    assert_eq!(output(&run).await, json!("done"));
+    insta::assert_snapshot!(kinds(&engine, &run).await.join("\n"), @r"
+    run.started
+    phase.entered
+    message.added
+    turn.started
+    model.called
+    model.answered
+    message.added
+    tool.called
+    tool.called
+    tool.returned
+    tool.returned
+    message.added
+    turn.finished
+    turn.started
+    model.called
+    model.answered
+    message.added
+    turn.finished
+    run.completed
+    ");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_model_that_misbehaves_is_told_and_goes_on() {
+    let failing = ScriptedTool::new("send", Effect::Read, |_| Err(ToolError::failed("no paper")));
+    let strict = look().schema(json!({"type": "object", "required": ["what"]}));
+    let spec = spec(&[
+        json!({"error": {"kind": "rate_limited", "retry_after_ms": 10}}),
+        json!({"error": {"kind": "unavailable"}}),
+        json!({"text": ""}),
+        json!({"tool_calls": [
+            call("look", json!({})), call("nothing", json!({})), call("send", json!({})),
+        ]}),
+        json!({"text": "done", "expect": {"last": ["required", "there is no tool `nothing`", "no paper"]}}),
+    ]);
+    let engine = engine(Agents::new().tool(strict).tool(failing)).await;
+    let run = start(&engine, &spec, "go").await;
+    assert_eq!(output(&run).await, json!("done"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_never_ends_is_ended_by_name() {
+    let lines: Vec<Value> = (0..20)
+        .map(|n| json!({"tool_calls": [call("look", json!({"what": n}))]}))
+        .collect();
+    let engine = engine(Agents::new().tool(look())).await;
+    let endless = AgentSpec {
+        max_turns: Some(3),
+        ..spec(&lines)
+    };
+    let run = start(&engine, &endless, "go").await;
+    assert_eq!(failure(&run).await.kind, "max_turns");
+
+    let same: Vec<Value> = (0..20)
+        .map(|_| json!({"tool_calls": [call("look", json!({"what": 1}))]}))
+        .collect();
+    let run = start(&engine, &spec(&same), "go").await;
+    assert_eq!(failure(&run).await.kind, "loop");
+
+    let run = start(&engine, &spec(&[]), "go").await;
+    let cause = failure(&run).await;
+    assert!(cause.message.contains("call 1"), "{}", cause.message);
+
+    let auth = json!({"error": {"kind": "auth", "message": "no key"}});
+    let run = start(&engine, &spec(&[auth]), "go").await;
+    assert_eq!(failure(&run).await.kind, "auth");
+
+    let down = json!({"error": {"kind": "unavailable", "message": "down"}});
+    let run = start(&engine, &spec(&vec![down; 10]), "go").await;
+    assert_eq!(failure(&run).await.kind, "model_unavailable");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_misses_its_schema_is_repaired_once() {
+    let schema = json!({"type": "object", "required": ["n"]});
+    let with = |lines: &[Value]| AgentSpec {
+        output_schema: Some(schema.clone()),
+        ..spec(lines)
+    };
+    let engine = engine(Agents::new()).await;
+    let good = with(&[
+        json!({"text": "no"}),
+        json!({"text": "{\"n\": 1}", "expect": "not JSON"}),
+    ]);
+    let run = start(&engine, &good, "go").await;
+    assert_eq!(output(&run).await, json!({"n": 1}));
+    let bad = with(&[json!({"text": "{}"}), json!({"text": "{}"})]);
+    let run = start(&engine, &bad, "go").await;
+    assert_eq!(failure(&run).await.kind, "schema");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_approval_given_before_a_crash_still_holds_after_it() {
+    let send = ScriptedTool::new("send", Effect::Write, |_| Ok(json!("sent"))).asking();
+    let agents = Agents::new().tool(send.clone());
+    let spec = spec(&[
+        json!({"tool_calls": [call("send", json!({"to": "ada"}))]}),
+        json!({"text": "done", "expect": "sent"}),
+    ]);
+    let first = engine(agents.clone()).await;
+    let run = start(&first, &spec, "go").await;
+    until_waiting(&first, &run).await;
+    let wait = first.store().entry(&run.id()).await.unwrap().row.facts.waits[0].clone();
+    assert_eq!(wait.wait.tool.as_deref(), Some("send"));
+    assert!(send.calls().is_empty(), "not before the yes");
+    first.crash().await.unwrap();
+    let second = first.another().await.unwrap();
+    second.answer(&run.id(), Answer::approve()).await.unwrap();
+    second.crash().await.unwrap();
+    let third = first.another().await.unwrap();
+    assert!(third.drive_agents(Arc::new(agents)));
+    third.resume(&run.id()).await.unwrap();
+    assert_eq!(output(&third.run(run.id())).await, json!("done"));
+    assert_eq!(send.calls().values().sum::<u32>(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_denial_goes_back_to_the_model_and_the_call_is_never_made() {
+    let send = ScriptedTool::new("send", Effect::Write, |_| Ok(json!("sent"))).asking();
+    let spec = spec(&[
+        json!({"tool_calls": [call("send", json!({}))]}),
+        json!({"text": "then not", "expect": "not today"}),
+    ]);
+    let engine = engine(Agents::new().tool(send.clone())).await;
+    let run = start(&engine, &spec, "go").await;
+    until_waiting(&engine, &run).await;
+    let no = Answer::deny().because("not today");
+    engine.answer(&run.id(), no).await.unwrap();
+    assert_eq!(output(&run).await, json!("then not"));
+    assert!(send.calls().is_empty());
+    let kinds = kinds(&engine, &run).await;
+    assert!(!kinds.contains(&"tool.called".to_owned()), "{kinds:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_goes_on_from_what_was_said() {
+    let engine = engine(Agents::new()).await;
+    let one = spec(&[json!({"text": "Ada"})]);
+    let two = spec(&[json!({"text": "yes", "expect": {"any": "my name?", "messages": 3}})]);
+    for (spec, input, expected) in [(one, "my name?", "Ada"), (two, "sure?", "yes")] {
+        let agent = engine.agent(&spec.to_json()).unwrap();
+        let run = agent.start(&input).session("s").await.unwrap();
+        assert_eq!(output(&run).await, json!(expected));
+        engine.session("s").unwrap().close().await.ok();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_conversation_goes_on_from_its_summary() {
+    let usage = json!({"input_tokens": 1000});
+    let spec = AgentSpec {
+        context: Some(serde_json::from_value(json!({"compact_at": 500})).unwrap()),
+        ..spec(&[
+            json!({"tool_calls": [call("look", json!({"what": 1}))], "usage": usage}),
+            json!({"text": "I saw one", "expect": "Summarise"}),
+            json!({"text": "done", "expect": {"last": ["go", "I saw one"], "messages": 1}}),
+        ])
+    };
+    let engine = engine(Agents::new().tool(look())).await;
+    let run = start(&engine, &spec, "go").await;
+    assert_eq!(output(&run).await, json!("done"));
+    assert!(kinds(&engine, &run).await.contains(&"context.compacted".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sub_agent_is_a_child_and_its_failure_is_a_message() {
+    let helper = AgentSpec {
+        name: "helper".to_owned(),
+        ..spec(&[json!({"text": "42"})])
+    };
+    let broken = AgentSpec {
+        name: "broken".to_owned(),
+        ..spec(&[])
+    };
+    let sub = |spec: &AgentSpec| logreel_agent::SubAgent {
+        description: "helps".to_owned(),
+        spec: Box::new(spec.clone()),
+    };
+    let parent = AgentSpec {
+        tools: vec!["helper".to_owned(), "broken".to_owned()],
+        agents: [("helper", sub(&helper)), ("broken", sub(&broken))]
+            .map(|(name, agent)| (name.to_owned(), agent))
+            .into(),
+        ..spec(&[
+            json!({"tool_calls": [
+                call("helper", json!({"input": "what?"})), call("broken", json!({"input": "what?"})),
+            ]}),
+            json!({"text": "done", "expect": {"last": ["42", "failed"]}}),
+        ])
+    };
+    let engine = engine(Agents::new()).await;
+    let run = start(&engine, &parent, "go").await;
+    assert_eq!(output(&run).await, json!("done"));
+    assert_eq!(engine.runs().newest(10).await.unwrap().len(), 3);
+}
+
+async fn until_waiting(engine: &Engine, run: &RunHandle<Json>) {
+    let mut doorbell = engine.store().watch(&run.id());
+    while engine.store().entry(&run.id()).await.unwrap().row.status() != Status::Waiting {
+        doorbell.rung().await;
+    }
+}
+
+/// Every kind of call, a plan, a repair and a check: at every append the process is killed before or
+/// after it, or its answer is lost.
+#[tokio::test(start_paused = true)]
+async fn a_run_crashed_at_every_append_ends_as_it_would_have() {
+    let look = look();
+    let send = ScriptedTool::new("send", Effect::Write, |_| Ok(json!("sent"))).reconciling();
+    let agents = Agents::new().tool(look).tool(send.clone());
+    let spec = AgentSpec {
+        plan: true,
+        output_schema: Some(json!({"type": "object"})),
+        ..spec(&[
+            json!({"text": "1. look 2. send"}),
+            json!({"tool_calls": [call("look", json!({"what": 1})), call("look", json!({"what": 2}))]}),
+            json!({"tool_calls": [call("send", json!({"to": "ada"}))]}),
+            json!({"text": "not json"}),
+            json!({"text": "{}"}),
+        ])
+    };
+    let points = crash_everywhere(|engine| {
+        let (agents, spec) = (agents.clone(), spec.clone());
+        async move {
+            engine.drive_agents(Arc::new(agents));
+            let agent = engine.agent(&spec.to_json())?;
+            agent.start(&"go").key("k").await?.wait().await?;
+            Ok(())
+        }
+    })
+    .await;
+    assert!(points.len() > 40, "{}", points.len());
+    let in_doubt = points.iter().filter(|point| point.end == PointEnd::InDoubt);
+    assert_eq!(in_doubt.count(), 0, "reconcile knows");
+    let calls: HashMap<_, _> = send.calls();
+    assert!(calls.values().all(|times| *times == 1), "{calls:?}");
+}
+
+/// What a model said is never asked for again; what it was asked when the process died is, and the log
+/// says so.
+#[tokio::test(start_paused = true)]
+async fn a_call_in_flight_at_a_crash_is_issued_again_under_its_own_name() {
+    let spec = spec(&[
+        json!({"tool_calls": [call("look", json!({"what": 1}))]}),
+        json!({"text": "done", "delay_ms": 60000}),
+    ]);
+    let agents = Agents::new().tool(look());
+    let first = engine(agents.clone()).await;
+    let run = start(&first, &spec, "go").await;
+    let mut events = run.events(Seq::FIRST);
+    while let Some(event) = events.next().await {
+        if matches!(event.unwrap().body, Body::ModelCalled(called) if called.call.as_str() == "m2.turn") {
+            break;
+        }
+    }
+    first.crash().await.unwrap();
+    let second = first.another().await.unwrap();
+    assert!(second.drive_agents(Arc::new(agents)));
+    second.resume(&run.id()).await.unwrap();
+    assert_eq!(output(&second.run(run.id())).await, json!("done"));
+    let page = second.store().events(&run.id(), Seq::FIRST, 1000).await.unwrap();
+    let calls: Vec<_> = page
+        .items
+        .iter()
+        .filter_map(|event| match &event.body {
+            Body::ModelCalled(called) => Some((called.call.to_string(), called.attempt)),
+            _ => None,
+        })
+        .collect();
+    let expected = [("m1.turn", 1), ("m2.turn", 1), ("m2.turn", 2)];
+    assert_eq!(calls, expected.map(|(call, attempt)| (call.to_owned(), attempt)));
+}
