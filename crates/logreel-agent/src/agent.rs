@@ -2,7 +2,7 @@
 //! there is an output.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use logreel::core::Blob;
 use logreel::core::event::Phase;
@@ -35,7 +35,7 @@ pub(crate) struct Agent<'a> {
     pub(crate) tools: Arc<[ToolSpec]>,
     pub(crate) names: Arc<WireNames>,
     pub(crate) input: Value,
-    pub(crate) context: Mutex<Context>,
+    context: Mutex<Context>,
     progress: Mutex<Progress>,
 }
 
@@ -86,16 +86,19 @@ impl<'a> Agent<'a> {
     pub(crate) async fn drive(&self) -> Result<Json, TaskError> {
         loop {
             let steered = self.log().with_state(|state| !state.queued.is_empty());
-            let next = next(&self.spec, &self.progress(), &self.context(), steered);
+            let next = self.with_progress(|progress| {
+                self.with_context(|context| next(&self.spec, progress, context, steered))
+            });
             match next {
                 Next::Open => {
                     let (message, redacted) = self.redacted(prompt::input(&self.input));
-                    let opening = self.context().addition(message, None, redacted);
-                    self.record(vec![], vec![opening], vec![]).await?;
+                    let opening = self.additions([(message, None, redacted)]);
+                    self.record(vec![], opening, vec![]).await?;
                 }
                 Next::Ask(purpose) => self.ask(purpose, None).await?,
                 Next::Repair(misses) => {
-                    self.ask(Purpose::Repair, Some(prompt::repair(&misses))).await?;
+                    self.ask(Purpose::Repair, Some(prompt::repair(&misses)))
+                        .await?;
                 }
                 Next::Call => self.call_tools().await?,
                 Next::Report => self.report().await?,
@@ -110,17 +113,18 @@ impl<'a> Agent<'a> {
         self.ctx.log()
     }
 
-    /// Where the run is, with everything the log has by now.
-    pub(crate) fn progress(&self) -> MutexGuard<'_, Progress> {
+    /// Looks at where the run is, with everything the log has by now.
+    pub(crate) fn with_progress<T>(&self, look: impl FnOnce(&Progress) -> T) -> T {
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         for event in self.log().unread() {
             progress.apply(&event);
         }
-        progress
+        look(&progress)
     }
 
-    pub(crate) fn context(&self) -> MutexGuard<'_, Context> {
-        self.context.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Looks at the conversation, or changes it once that is recorded.
+    pub(crate) fn with_context<T>(&self, look: impl FnOnce(&mut Context) -> T) -> T {
+        look(&mut self.context.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Records facts, messages that join the conversation after them, and facts after those: one
@@ -149,10 +153,7 @@ impl<'a> Agent<'a> {
         }
         bodies.extend(after);
         self.log().record(bodies, blobs).await?;
-        let mut context = self.context();
-        for addition in messages {
-            context.push(addition);
-        }
+        self.with_context(|context| messages.into_iter().for_each(|it| context.push(it)));
         Ok(())
     }
 
@@ -161,7 +162,7 @@ impl<'a> Agent<'a> {
         &self,
         messages: impl IntoIterator<Item = (crate::Message, Option<logreel::Seq>, u32)>,
     ) -> Vec<Addition> {
-        let mut head = self.context().head();
+        let mut head = self.with_context(|context| context.head());
         let mut additions = Vec::new();
         for (message, queued, redacted) in messages {
             let addition = Addition::after(head, message, queued, redacted);
@@ -174,7 +175,8 @@ impl<'a> Agent<'a> {
     /// Enters a phase, unless the run is in it.
     pub(crate) fn phase(&self, phase: Phase) -> Option<Body> {
         let entered = logreel::core::event::PhaseEntered { phase };
-        (self.progress().phase != Some(phase)).then(|| entered.into())
+        let is_new = self.with_progress(|progress| progress.phase != Some(phase));
+        is_new.then(|| entered.into())
     }
 
     /// The message without secrets, and how many there were. What only its provider understands stays
@@ -190,7 +192,10 @@ fn tool_specs(spec: &AgentSpec, toolbox: &Toolbox) -> Vec<ToolSpec> {
         description: tool.description.clone(),
         schema: tool.schema.clone(),
     });
-    let agents = spec.agents.iter().filter(|(name, _)| spec.tools.contains(name));
+    let agents = spec
+        .agents
+        .iter()
+        .filter(|(name, _)| spec.tools.contains(name));
     let agents = agents.map(|(name, agent)| ToolSpec {
         name: name.clone(),
         description: agent.description.clone(),

@@ -90,7 +90,9 @@ impl logreel::Agents for Agents {
             Err(error) => return Some(format!("its spec is not one this build reads: {error}")),
         };
         let needed = environment::variables(&spec);
-        let unset = needed.iter().find(|name| environment::variable(name).is_none());
+        let unset = needed
+            .iter()
+            .find(|name| environment::variable(name).is_none());
         unset.map(|name| format!("the variable {name} is not set"))
     }
 

@@ -1,12 +1,13 @@
 //! Asking a model: announced with its reservation before the request leaves, recorded with its answer,
 //! never asked again for what was answered.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use logreel::core::event::{
-    ContextCompacted, ModelAnswered, ModelCalled, ModelFailed, Phase, PhaseEntered, PlanMade, Spend,
-    Turn, TurnFinished,
+    ContextCompacted, ModelAnswered, ModelCalled, ModelFailed, Phase, PhaseEntered, PlanMade,
+    Spend, Turn, TurnFinished,
 };
 use logreel::core::{CallId, Payload};
 use logreel::{Body, Json, LiveText, Seq, Shown, TaskError};
@@ -36,12 +37,12 @@ impl Agent<'_> {
     ) -> Result<(), TaskError> {
         self.back_off().await?;
         let _busy = self.log().busy();
-        let open = self.progress().open.clone();
+        let (open, last) = self.with_progress(|it| (it.open.clone(), it.model_calls));
         let (call, attempt) = match open {
             // A driver before this one asked, and no answer was recorded.
             Some(OpenCall { call, attempt, .. }) => (call, attempt + 1),
             None => {
-                let number = self.progress().model_calls + 1;
+                let number = last + 1;
                 (ModelCall { number, purpose }, 1)
             }
         };
@@ -63,7 +64,7 @@ impl Agent<'_> {
 
     /// Waits after a failure, as long as the provider asks for or longer each time.
     async fn back_off(&self) -> Result<(), TaskError> {
-        let Some(failure) = self.progress().failure.clone() else {
+        let Some(failure) = self.with_progress(|progress| progress.failure.clone()) else {
             return Ok(());
         };
         let doubled = BACK_OFF * 2_u32.saturating_pow(failure.in_a_row.saturating_sub(1).min(16));
@@ -94,15 +95,13 @@ impl Agent<'_> {
         let called = ModelCalled {
             attempt,
             call: call.id(),
-            context: context.or(self.context().head()),
+            context: context.or(self.with_context(|context| context.head())),
             model: self.model.name().to_owned(),
             reserved: self.reservation(),
         };
         let mut before = Vec::new();
-        let (turns, is_over) = {
-            let progress = self.progress();
-            (progress.turns, progress.turn_is_over || progress.turns == 0)
-        };
+        let (turns, is_over) =
+            self.with_progress(|it| (it.turns, it.turn_is_over || it.turns == 0));
         if is_new && call.purpose == Purpose::Turn {
             before.extend(self.phase(Phase::Executing));
             if is_over {
@@ -131,12 +130,9 @@ impl Agent<'_> {
     /// What the call may cost at most: the conversation as it was last counted, or four bytes a token,
     /// and the longest answer.
     fn reservation(&self) -> Spend {
-        let counted = self.progress().context_tokens;
-        let estimated: u64 = {
-            let context = self.context();
-            let bytes: u64 = context.messages().iter().map(|it| it.length()).sum();
-            bytes / 4
-        };
+        let counted = self.with_progress(|progress| progress.context_tokens);
+        let bytes = self.with_context(|context| context.length());
+        let estimated = bytes / 4;
         let limit = self.spec.params.get("max_output_tokens");
         let spend = Spend {
             input_tokens: counted.max(estimated),
@@ -144,11 +140,14 @@ impl Agent<'_> {
             ..Spend::default()
         };
         let usd_micros = self.prices.cost(self.model.name(), &spend);
-        Spend { usd_micros, ..spend }
+        Spend {
+            usd_micros,
+            ..spend
+        }
     }
 
     fn request(&self, call: ModelCall) -> Request {
-        let mut messages = self.context().messages().to_vec();
+        let mut messages = self.with_context(|context| context.messages().to_vec());
         messages.extend(prompt::closing(call.purpose).map(Arc::new));
         let wants_schema = matches!(call.purpose, Purpose::Turn | Purpose::Repair);
         let output_schema = self.spec.output_schema.clone().filter(|_| wants_schema);
@@ -212,17 +211,21 @@ impl Agent<'_> {
             finish_reason: Some(finish.as_str().to_owned()),
             message: recorded,
             redacted,
-            spent: Spend { usd_micros, ..spent },
+            spent: Spend {
+                usd_micros,
+                ..spent
+            },
         };
         let before = vec![answered.into()];
         let blobs = Vec::from_iter(blob);
         let has_calls = message.tool_calls().next().is_some();
         match call.purpose {
             Purpose::Turn | Purpose::Repair => {
-                let turn = self.progress().turns;
+                let turn = self.with_progress(|progress| progress.turns);
                 let over = (!has_calls && turn > 0).then(|| TurnFinished { turn }.into());
                 let additions = self.additions([(message, None, redacted)]);
-                self.record_with(before, blobs, additions, Vec::from_iter(over)).await
+                self.record_with(before, blobs, additions, Vec::from_iter(over))
+                    .await
             }
             Purpose::Plan => {
                 let (plan, plan_blob) = Payload::of(Json::of(&message.words())?);
@@ -254,13 +257,13 @@ impl Agent<'_> {
         bodies.push(
             ContextCompacted {
                 node: start.event.node,
-                previous: self.context().head(),
+                previous: self.with_context(|context| context.head()),
             }
             .into(),
         );
         blobs.push(start.blob.clone());
         self.log().record(bodies, blobs).await?;
-        self.context().restart(start);
+        self.with_context(|context| context.restart(start));
         Ok(())
     }
 
@@ -282,8 +285,13 @@ impl Agent<'_> {
             call: call.id(),
             error: failure.cause(),
             redacted,
-            retry_after_ms: error.retry_after().map(|it| u64::try_from(it.as_millis()).unwrap_or(u64::MAX)),
-            spent: Spend { usd_micros, ..spent },
+            retry_after_ms: error
+                .retry_after()
+                .map(|it| u64::try_from(it.as_millis()).unwrap_or(u64::MAX)),
+            spent: Spend {
+                usd_micros,
+                ..spent
+            },
         };
         self.record(vec![failed.into()], vec![], vec![]).await
     }
@@ -291,8 +299,7 @@ impl Agent<'_> {
     /// Call ids must be unique in the run; some models count from one in every answer, and some give
     /// none.
     fn with_own_ids(&self, call: ModelCall, mut message: Message) -> Message {
-        let progress = self.progress();
-        let mut seen: std::collections::HashSet<String> = std::collections::HashSet::new();
+        let mut seen: HashSet<String> = HashSet::new();
         let mut nth = 0;
         for part in &mut message.parts {
             let Part::ToolCall(tool_call) = part else {
@@ -301,7 +308,8 @@ impl Agent<'_> {
             nth += 1;
             let id = &tool_call.call;
             let fits = CallId::new(id).is_ok() && id.parse::<ModelCall>().is_err();
-            if !fits || progress.calls_seen.contains(id) || seen.contains(id) {
+            let is_known = self.with_progress(|progress| progress.calls_seen.contains(id));
+            if !fits || is_known || seen.contains(id) {
                 tool_call.call = format!("call_{}_{nth}", call.number);
             }
             seen.insert(tool_call.call.clone());

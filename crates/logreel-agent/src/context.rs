@@ -28,6 +28,7 @@ pub(crate) struct Addition {
 pub(crate) struct Context {
     head: Option<Digest>,
     messages: Vec<Arc<Message>>,
+    length: u64,
 }
 
 impl Context {
@@ -47,7 +48,12 @@ impl Context {
             next = node.previous;
         }
         messages.reverse();
-        Ok(Self { head, messages })
+        let length = messages.iter().map(|it: &Arc<Message>| it.length()).sum();
+        Ok(Self {
+            head,
+            messages,
+            length,
+        })
     }
 
     /// The node it ends with.
@@ -65,21 +71,21 @@ impl Context {
         self.messages.last()
     }
 
-    /// What the log must hold for the message to follow. It joins with [`Context::push`], once that is
-    /// recorded.
-    pub(crate) fn addition(&self, message: Message, queued: Option<Seq>, redacted: u32) -> Addition {
-        Addition::after(self.head, message, queued, redacted)
+    /// The bytes of its messages.
+    pub(crate) fn length(&self) -> u64 {
+        self.length
     }
 
     /// The message is recorded.
     pub(crate) fn push(&mut self, addition: Addition) {
         self.head = Some(addition.event.node);
+        self.length += addition.event.length;
         self.messages.push(addition.message);
     }
 
     /// The context goes on from a chain of its own, which begins with this message.
     pub(crate) fn restart(&mut self, addition: Addition) {
-        self.messages.clear();
+        *self = Self::default();
         self.push(addition);
     }
 }
@@ -124,11 +130,15 @@ mod tests {
     fn a_node_covers_everything_before_it() {
         let mut one = Context::default();
         let mut other = Context::default();
-        one.push(one.addition(Message::text(Role::User, "a"), None, 0));
-        other.push(other.addition(Message::text(Role::User, "b"), None, 0));
+        let say = |context: &mut Context, text| {
+            let message = Message::text(Role::User, text);
+            context.push(Addition::after(context.head(), message, None, 0));
+        };
+        say(&mut one, "a");
+        say(&mut other, "b");
         assert_ne!(one.head(), other.head());
-        one.push(one.addition(Message::text(Role::User, "c"), None, 0));
-        other.push(other.addition(Message::text(Role::User, "c"), None, 0));
+        say(&mut one, "c");
+        say(&mut other, "c");
         assert_ne!(one.head(), other.head());
         assert_eq!(one.messages().len(), 2);
     }

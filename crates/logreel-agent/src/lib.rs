@@ -29,8 +29,8 @@ pub mod testing;
 
 pub use agents::Agents;
 pub use message::{Message, Opaque, Part, Role, ToolCall, ToolResult};
-pub use model::{Answer, Delta, Finish, Model, ModelError, Request, ToolSpec};
 pub use model::scripted::ScriptedModel;
+pub use model::{Answer, Delta, Finish, Model, ModelError, Request, ToolSpec};
 pub use names::WireNames;
 pub use price::Prices;
 pub use spec::{

@@ -85,7 +85,8 @@ fn after_answer(spec: &AgentSpec, progress: &Progress, answer: &Message, steered
         Err(misses) => {
             let again = progress.answered.map(|call| call.purpose) == Some(Purpose::Repair);
             return if again {
-                let message = format!("the answer misses its schema, also when asked again: {misses}");
+                let message =
+                    format!("the answer misses its schema, also when asked again: {misses}");
                 Next::Fail(TaskError::of_kind("schema", message).permanent())
             } else {
                 Next::Repair(misses)

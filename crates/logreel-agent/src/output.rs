@@ -53,7 +53,10 @@ mod tests {
             output_schema: Some(json!({"type": "object", "required": ["n"]})),
             ..AgentSpec::default()
         };
-        assert_eq!(of(&spec, &answer("```json\n{\"n\": 1}\n```")), Ok(json!({"n": 1})));
+        assert_eq!(
+            of(&spec, &answer("```json\n{\"n\": 1}\n```")),
+            Ok(json!({"n": 1}))
+        );
         assert!(of(&spec, &answer("{}")).is_err_and(|why| why.contains('n')));
         assert!(of(&spec, &answer("no")).is_err_and(|why| why.contains("not JSON")));
     }

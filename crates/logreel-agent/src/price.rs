@@ -3,5 +3,7 @@ use logreel::core::event::Spend;
 #[derive(Default)]
 pub struct Prices;
 impl Prices {
-    pub fn cost(&self, _model: &str, _spend: &Spend) -> Option<u64> { Some(0) }
+    pub fn cost(&self, _model: &str, _spend: &Spend) -> Option<u64> {
+        Some(0)
+    }
 }

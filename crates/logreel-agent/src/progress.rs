@@ -61,7 +61,12 @@ impl FromStr for ModelCall {
             .strip_prefix('m')
             .and_then(|rest| rest.split_once('.'))
             .ok_or(())?;
-        let all = [Purpose::Plan, Purpose::Turn, Purpose::Repair, Purpose::Compact];
+        let all = [
+            Purpose::Plan,
+            Purpose::Turn,
+            Purpose::Repair,
+            Purpose::Compact,
+        ];
         let purpose = all.into_iter().find(|it| it.as_str() == purpose);
         Ok(Self {
             number: number.parse().map_err(|_| ())?,
@@ -220,8 +225,7 @@ impl Progress {
                 }
             }
             Body::WaitEnded(ended) => {
-                if let (Some(call), Some(approved)) =
-                    (self.asked.get(&ended.wait), ended.approved)
+                if let (Some(call), Some(approved)) = (self.asked.get(&ended.wait), ended.approved)
                 {
                     let reason = ended.reason.clone();
                     self.said.insert(call.clone(), Said { approved, reason });
@@ -293,8 +297,16 @@ mod tests {
 
     #[test]
     fn a_model_call_says_its_number_and_purpose_in_its_id() {
-        for purpose in [Purpose::Plan, Purpose::Turn, Purpose::Repair, Purpose::Compact] {
-            let call = ModelCall { number: 12, purpose };
+        for purpose in [
+            Purpose::Plan,
+            Purpose::Turn,
+            Purpose::Repair,
+            Purpose::Compact,
+        ] {
+            let call = ModelCall {
+                number: 12,
+                purpose,
+            };
             assert_eq!(call.id().as_str().parse(), Ok(call));
         }
         assert!("call_1".parse::<ModelCall>().is_err());

@@ -5,7 +5,7 @@ use futures_util::future::join_all;
 use logreel::core::event::{Effect, PlanMade, ToolCalled, ToolFailed, ToolReturned, TurnFinished};
 use logreel::core::fold::DENIED;
 use logreel::core::{CallId, Payload};
-use logreel::{Body, Json, Question, Recorded, Reconciled, TaskError};
+use logreel::{Body, Json, Question, Reconciled, Recorded, TaskError};
 use serde_json::{Value, json};
 
 use crate::agent::Agent;
@@ -52,13 +52,11 @@ impl Agent<'_> {
     /// Calls the tools of the last answer that have no outcome yet. Reads that stand together run
     /// together; whatever changes something has its turn alone, in the order of the answer.
     pub(crate) async fn call_tools(&self) -> Result<(), TaskError> {
-        let calls: Vec<ToolCall> = {
-            let (context, progress) = (self.context(), self.progress());
-            let last = context.last().into_iter();
-            let calls = last.flat_map(|answer| answer.tool_calls());
-            let open = calls.filter(|call| !progress.outcomes.contains_key(&call.call));
-            open.cloned().collect()
-        };
+        let calls = self.last_calls().into_iter();
+        let calls: Vec<ToolCall> = self.with_progress(|progress| {
+            let is_open = |call: &ToolCall| !progress.outcomes.contains_key(&call.call);
+            calls.filter(is_open).collect()
+        });
         let mut rest = calls.as_slice();
         while !rest.is_empty() {
             let together = rest.iter().take_while(|call| self.is_shared(call)).count();
@@ -69,6 +67,16 @@ impl Agent<'_> {
             rest = later;
         }
         Ok(())
+    }
+
+    /// The calls of the last answer.
+    fn last_calls(&self) -> Vec<ToolCall> {
+        self.with_context(|context| {
+            let last = context.last().into_iter();
+            last.flat_map(|answer| answer.tool_calls())
+                .cloned()
+                .collect()
+        })
     }
 
     /// Whether the call may run beside others.
@@ -128,7 +136,7 @@ impl Agent<'_> {
         if self.log().with_state(|state| state.tools.contains_key(id)) {
             return Ok(true);
         }
-        let said = || self.progress().said.get(id.as_str()).cloned();
+        let said = || self.with_progress(|progress| progress.said.get(id.as_str()).cloned());
         if said().is_none() {
             let question = Question {
                 call: id.clone(),
@@ -167,7 +175,12 @@ impl Agent<'_> {
     }
 
     /// Records a call that cannot be made as it was asked for.
-    async fn refuse(&self, id: &CallId, call: &ToolCall, error: ToolError) -> Result<(), TaskError> {
+    async fn refuse(
+        &self,
+        id: &CallId,
+        call: &ToolCall,
+        error: ToolError,
+    ) -> Result<(), TaskError> {
         let (arguments, blob) = Payload::of(call.arguments.clone());
         let called = ToolCalled {
             arguments,
@@ -186,7 +199,8 @@ impl Agent<'_> {
             redacted,
         };
         let bodies = vec![called.into(), failed.into()];
-        self.record_with(bodies, Vec::from_iter(blob), vec![], vec![]).await
+        self.record_with(bodies, Vec::from_iter(blob), vec![], vec![])
+            .await
     }
 
     fn attempts(&self, id: &CallId) -> u32 {
@@ -212,7 +226,9 @@ impl Agent<'_> {
         };
         let work = async |key| {
             let returned = tool.call(&of(key)).await;
-            returned.map(|it| self.recorded(it)).map_err(|it| self.redacted_error(it))
+            returned
+                .map(|it| self.recorded(it))
+                .map_err(|it| self.redacted_error(it))
         };
         let reconcile = async |key| {
             let said = tool.reconcile(&of(key)).await;
@@ -268,7 +284,7 @@ impl Agent<'_> {
             Ok(_) => Ok(()),
             Err(error) if error.is_cancelled() => Err(error),
             // The log has the step's failure; the model is told.
-            Err(error) if self.progress().outcomes.contains_key(id.as_str()) => {
+            Err(error) if self.with_progress(|it| it.outcomes.contains_key(id.as_str())) => {
                 tracing::debug!(%error, call = %id, "a sub-agent failed");
                 Ok(())
             }
@@ -310,14 +326,14 @@ impl Agent<'_> {
 
     /// Every call has its outcome: they join the conversation, in the order of the calls.
     pub(crate) async fn report(&self) -> Result<(), TaskError> {
-        let calls: Vec<(ToolCall, Outcome)> = {
-            let (context, progress) = (self.context(), self.progress());
-            let last = context.last().into_iter();
-            let calls = last.flat_map(|answer| answer.tool_calls());
-            let with_outcome =
-                calls.filter_map(|call| Some((call.clone(), progress.outcomes.get(&call.call)?.clone())));
-            with_outcome.collect()
-        };
+        let calls = self.last_calls().into_iter();
+        let calls: Vec<(ToolCall, Outcome)> = self.with_progress(|progress| {
+            let outcome = |call: &ToolCall| progress.outcomes.get(&call.call).cloned();
+            calls
+                .filter_map(|call| Some((outcome(&call)?, call)))
+                .map(|(it, call)| (call, it))
+                .collect()
+        });
         let mut parts = Vec::new();
         for (call, outcome) in calls {
             let (text, failed) = match outcome {
@@ -333,10 +349,7 @@ impl Agent<'_> {
         }
         let role = Role::Tool;
         let additions = self.additions([(Message { parts, role }, None, 0)]);
-        let turn = {
-            let progress = self.progress();
-            (progress.turns > 0 && !progress.turn_is_over).then_some(progress.turns)
-        };
+        let turn = self.with_progress(|it| (it.turns > 0 && !it.turn_is_over).then_some(it.turns));
         let over = turn.map(|turn| TurnFinished { turn }.into());
         self.record(vec![], additions, Vec::from_iter(over)).await
     }

@@ -68,7 +68,9 @@ impl ScriptedTool {
     /// How often it was called, by key.
     pub fn calls(&self) -> HashMap<Digest, u32> {
         let done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
-        done.iter().map(|(key, (times, _))| (*key, *times)).collect()
+        done.iter()
+            .map(|(key, (times, _))| (*key, *times))
+            .collect()
     }
 }
 

@@ -24,7 +24,7 @@ impl Agent<'_> {
     /// Makes the checks and records their report. What failed goes back to the model, as long as there
     /// are rounds left.
     pub(crate) async fn verify(&self) -> Result<(), TaskError> {
-        let round = self.progress().verified + 1;
+        let round = self.with_progress(|progress| progress.verified) + 1;
         if let Some(entered) = self.phase(Phase::Verifying) {
             self.record(vec![entered], vec![], vec![]).await?;
         }
@@ -65,7 +65,12 @@ impl Agent<'_> {
     }
 
     async fn make(&self, check: &VerifySpec) -> Result<Made, TaskError> {
-        let ended = tokio::process::Command::new("sh").arg("-c").arg(format!("exec 2>&1\n{}", check.run)).current_dir(&self.dir).output().await?;
+        let ended = tokio::process::Command::new("sh")
+            .arg("-c")
+            .arg(format!("exec 2>&1\n{}", check.run))
+            .current_dir(&self.dir)
+            .output()
+            .await?;
         let output = String::from_utf8_lossy(&ended.stdout).into_owned();
         let (output, _) = self.redactor.text(&output);
         Ok(Made {
@@ -82,7 +87,10 @@ fn told(report: &Verification) -> String {
 }
 
 fn failed_checks(report: &Verification) -> String {
-    let failed = report.checks.iter().filter(|it| it.verdict == Verdict::Failed);
+    let failed = report
+        .checks
+        .iter()
+        .filter(|it| it.verdict == Verdict::Failed);
     let shown = failed.map(|check| {
         let said = check.message.as_deref().unwrap_or_default();
         format!("check `{}` failed:\n{said}", check.name)
@@ -94,6 +102,9 @@ fn failed_checks(report: &Verification) -> String {
 pub(crate) fn failure(progress: &Progress) -> TaskError {
     let report = progress.verification.as_ref().map(failed_checks);
     let report = report.unwrap_or_default();
-    let message = format!("the checks fail after {} rounds: {report}", progress.verified);
+    let message = format!(
+        "the checks fail after {} rounds: {report}",
+        progress.verified
+    );
     TaskError::of_kind("verification", message).permanent()
 }
