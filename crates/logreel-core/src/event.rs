@@ -208,6 +208,12 @@ impl Body {
     }
 }
 
+/// Whether a count is not worth a field.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
 /// A kind this build does not know, with its body as stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Unknown {
@@ -449,6 +455,9 @@ pub struct ModelAnswered {
     pub finish_reason: Option<String>,
     /// The answer.
     pub message: Payload,
+    /// Secrets that were taken out of it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub redacted: u32,
     /// What it cost.
     pub spent: Spend,
 }
@@ -479,6 +488,9 @@ pub struct ToolCalled {
     pub key: Option<Digest>,
     /// The tool's name.
     pub name: String,
+    /// Secrets that were taken out of the arguments.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub redacted: u32,
 }
 
 /// Body of `tool.returned`.
@@ -488,6 +500,9 @@ pub struct ToolReturned {
     pub call: CallId,
     /// The result.
     pub output: Payload,
+    /// Secrets that were taken out of it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub redacted: u32,
 }
 
 /// Body of `tool.failed`.
@@ -497,6 +512,9 @@ pub struct ToolFailed {
     pub call: CallId,
     /// Why; of kind `denied` when it was never called.
     pub error: Cause,
+    /// Secrets that were taken out of it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub redacted: u32,
 }
 
 /// Body of `tool.in_doubt`.
@@ -528,6 +546,12 @@ pub struct MessageAdded {
     pub node: Digest,
     /// The node before it.
     pub previous: Option<Digest>,
+    /// The `message.queued` that it takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queued: Option<Seq>,
+    /// Secrets that were taken out of it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub redacted: u32,
     /// `system`, `user`, `assistant`, `tool`.
     pub role: String,
 }

@@ -286,18 +286,27 @@ impl RunState {
                     .insert(failed.call.clone(), CallState::Failed { seq: event.seq });
             }
             Body::ToolInDoubt(doubt) => {
-                self.tools
-                    .insert(doubt.call.clone(), CallState::InDoubt { seq: event.seq });
+                let (seq, attempt) = (event.seq, self.tool_attempts(&doubt.call));
+                let in_doubt = CallState::InDoubt { seq, attempt };
+                self.tools.insert(doubt.call.clone(), in_doubt);
             }
             Body::ToolResolved(resolved) => {
                 let state = match resolved.resolution {
                     Resolution::Returned(_) => CallState::Returned { seq: event.seq },
                     Resolution::Failed(_) => CallState::Failed { seq: event.seq },
-                    Resolution::Retry => CallState::Again { seq: event.seq },
+                    Resolution::Retry => CallState::Again {
+                        seq: event.seq,
+                        attempt: self.tool_attempts(&resolved.call),
+                    },
                 };
                 self.tools.insert(resolved.call.clone(), state);
             }
             Body::MessageQueued(_) => self.queued.push_back(event.seq),
+            Body::MessageAdded(added) => {
+                if let Some(taken) = added.queued {
+                    self.queued.retain(|seq| *seq != taken);
+                }
+            }
             Body::CheckpointSaved(_) => self.checkpoint = Some(event.seq),
             Body::WaitStarted(wait) => {
                 // A step that waits for its retry or its child stays what it was.
@@ -341,7 +350,6 @@ impl RunState {
             | Body::PhaseEntered(_)
             | Body::PlanMade(_)
             | Body::TurnFinished(_)
-            | Body::MessageAdded(_)
             | Body::ContextCompacted(_)
             | Body::StatePatched(_)
             | Body::CheckpointRestored(_)

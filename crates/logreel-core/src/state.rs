@@ -146,15 +146,36 @@ pub enum CallState {
     InDoubt {
         /// Where that is said.
         seq: Seq,
+        /// The attempts so far.
+        attempt: u32,
     },
     /// Someone said to run it again.
     Again {
         /// Where that is said.
         seq: Seq,
+        /// The attempts so far.
+        attempt: u32,
     },
 }
 
+impl CallState {
+    /// How often it was called, as far as that still matters.
+    fn attempts(&self) -> u32 {
+        match self {
+            Self::Open { attempt, .. }
+            | Self::InDoubt { attempt, .. }
+            | Self::Again { attempt, .. } => *attempt,
+            Self::Returned { .. } | Self::Failed { .. } => 1,
+        }
+    }
+}
+
 impl RunState {
+    /// How often a tool call was made so far.
+    pub(crate) fn tool_attempts(&self, call: &CallId) -> u32 {
+        self.tools.get(call).map_or(0, CallState::attempts)
+    }
+
     pub(crate) fn start(run: RunId, event: &Event) -> Result<Self, IllegalEvent> {
         let row = Row::start(run, event)?;
         let (spec, started_context) = match &event.body {

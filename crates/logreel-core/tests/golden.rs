@@ -162,6 +162,8 @@ fn every_kind() -> Log {
         node,
         previous: None,
         role: "user".into(),
+        queued: None,
+        redacted: 0,
     });
     log.record(asked("m1")).record(answered("m1", 40));
     log.record(asked("m2"));

@@ -839,6 +839,8 @@ fn a_message_moves_the_end_of_the_context_and_keeps_role_and_length() {
             node,
             previous: None,
             role: "user".into(),
+            queued: None,
+            redacted: 0,
         }
         .into()],
         Status::Created,

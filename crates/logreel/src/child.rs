@@ -137,7 +137,7 @@ async fn create(ctx: &Ctx, id: RunId, seq: Seq, child: &Child<'_>) -> Result<(),
     let (spec, spec_blob) = Payload::of(child.program.spec.clone());
     let started = journal.with_state(|state| RunStarted {
         agent: Arc::clone(&child.program.name),
-        budget: child.program.budget(),
+        budget: child.program.budget.clone(),
         context: None,
         dir: state.row.facts.dir.clone(),
         durability: state.row.facts.durability,

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use logreel_core::event::{PhaseEntered, SpecChanged};
+use logreel_core::event::{PhaseEntered, RunKind, SpecChanged};
 use logreel_core::meaning::effect_key;
 use logreel_core::{Body, Command, Epoch, Event, Json, Payload, RunId, Seq};
 use logreel_store::{ClaimOutcome, Entry};
@@ -124,6 +124,7 @@ async fn drive_to_stop(
         Arc::clone(&engine.store),
         Arc::clone(&engine.env),
         engine.hooks.clone(),
+        def.kind == RunKind::Agent,
         |event| {
             logged.note(&event.body);
             if let Body::RunForked(_) = event.body {
@@ -152,8 +153,7 @@ async fn drive_to_stop(
         }
     }
     if journal.with_state(|state| state.row.facts.phase.is_none()) {
-        let phase = logreel_core::event::Phase::Executing;
-        later(&journal, PhaseEntered { phase }.into());
+        later(&journal, PhaseEntered { phase: def.phase }.into());
     }
     let (input, context) =
         journal.with_state(|state| (state.row.facts.input.clone(), state.started_context));

@@ -19,12 +19,13 @@ use tokio::sync::{OnceCell, RwLockReadGuard, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::Error;
+use crate::agents::Agents;
 use crate::ctx::{Ctx, Provided};
 use crate::error::TaskError;
 use crate::handle::RunHandle;
 use crate::hook::{FnHook, Hook, HookEvent, Hooks};
 use crate::journal::PAGE;
-use crate::live::{Live, LiveLines};
+use crate::live::{Live, LiveLines, LiveTexts};
 use crate::owner::{LEASE, Pulse, Renewal};
 use crate::program::Program;
 use crate::query::Runs;
@@ -90,6 +91,7 @@ impl Engine {
             provided: Provided::new(),
             hooks: Vec::new(),
             any_workflow: false,
+            agents: None,
             dir: None,
             lease: LEASE,
             renew_by_task: false,
@@ -119,6 +121,12 @@ impl Engine {
     /// in no log, and a slow watcher misses some of it.
     pub fn live(&self) -> LiveLines {
         self.0.live.subscribe()
+    }
+
+    /// What models say while they answer, for whoever watches in this process. Provisional, like
+    /// [`Engine::live`].
+    pub fn live_text(&self) -> LiveTexts {
+        self.0.live.subscribe_texts()
     }
 
     /// A handle on any run; whether it exists shows when it is used.
@@ -159,6 +167,7 @@ pub struct Builder {
     provided: Provided,
     hooks: Vec<Arc<dyn Hook>>,
     any_workflow: bool,
+    agents: Option<Arc<dyn Agents>>,
     dir: Option<PathBuf>,
     lease: Duration,
     renew_by_task: bool,
@@ -212,6 +221,14 @@ impl Builder {
     #[must_use]
     pub fn any_workflow(mut self) -> Self {
         self.any_workflow = true;
+        self
+    }
+
+    /// Drives every agent on the store, and those that workflows name. What [`Builder::any_workflow`]
+    /// says of commands holds for their tools.
+    #[must_use]
+    pub fn agents(mut self, agents: Arc<dyn Agents>) -> Self {
+        self.agents = Some(agents);
         self
     }
 
@@ -277,7 +294,7 @@ impl Builder {
             durability: self.durability,
             provided: Arc::new(self.provided),
             hooks,
-            registry: Registry::new(self.any_workflow),
+            registry: Registry::new(self.any_workflow, self.agents),
             dir: self.dir,
             live: Live::default(),
             lease: self.lease,

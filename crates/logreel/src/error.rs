@@ -1,5 +1,6 @@
 //! What can go wrong, for whoever embeds the library, and how a task says that it failed.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use logreel_core::event::Cause;
@@ -315,11 +316,10 @@ impl From<AppendError> for Error {
 /// How a task or a step says that it failed. Made from any error; [`TaskError::permanent`] stops
 /// retries.
 pub struct TaskError {
-    kind: &'static str,
+    kind: Cow<'static, str>,
     message: String,
     retryable: bool,
     step: Option<StepId>,
-    cause_kind: Option<String>,
     exit_code: Option<i32>,
 }
 
@@ -327,29 +327,29 @@ impl TaskError {
     /// A failure in words; trying again may help.
     pub fn new(message: impl Into<String>) -> Self {
         Self {
-            kind: "error",
+            kind: Cow::Borrowed("error"),
             message: message.into(),
             retryable: true,
             step: None,
-            cause_kind: None,
             exit_code: None,
         }
     }
 
-    pub(crate) fn of_kind(kind: &'static str, message: impl Into<String>) -> Self {
+    /// A failure that programs know by its kind.
+    pub fn of_kind(kind: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
         Self {
-            kind,
+            kind: kind.into(),
             ..Self::new(message)
         }
     }
 
-    pub(crate) fn from_cause(cause: &Cause) -> Self {
+    /// A recorded failure.
+    pub fn from_cause(cause: &Cause) -> Self {
         Self {
-            kind: "error",
+            kind: Cow::Owned(cause.kind.clone()),
             message: cause.message.clone(),
             retryable: cause.retryable,
             step: cause.step.clone(),
-            cause_kind: Some(cause.kind.clone()),
             exit_code: cause.exit_code,
         }
     }
@@ -404,13 +404,11 @@ impl TaskError {
         self
     }
 
-    pub(crate) fn cause(&self) -> Cause {
+    /// As the log keeps it.
+    pub fn cause(&self) -> Cause {
         Cause {
             exit_code: self.exit_code,
-            kind: self
-                .cause_kind
-                .clone()
-                .unwrap_or_else(|| self.kind.to_owned()),
+            kind: self.kind.to_string(),
             message: self.message.clone(),
             retryable: self.retryable,
             step: self.step.clone(),

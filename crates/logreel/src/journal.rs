@@ -80,6 +80,8 @@ struct Folded {
     dead: Option<Error>,
     recorded: HashMap<Seq, Event>,
     recorded_bytes: usize,
+    /// Events that a program that goes on by the fold has not read yet; `None` for the others.
+    unread: Option<Vec<Event>>,
 }
 
 pub(crate) struct Journal {
@@ -96,18 +98,21 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Folds the run's log as it is and gets ready to extend it under `epoch`.
+    /// Folds the run's log as it is and gets ready to extend it under `epoch`. `read_by`: the program
+    /// reads every event itself.
     pub(crate) async fn load(
         run: RunId,
         epoch: Epoch,
         store: Arc<dyn RunStore>,
         env: Arc<dyn Env>,
         hooks: Hooks,
+        read_by: bool,
         mut seen: impl FnMut(&Event),
     ) -> Result<Self, Error> {
         let mut state: Option<RunState> = None;
         let mut recorded = HashMap::new();
         let mut recorded_bytes = 0;
+        let mut unread = read_by.then(Vec::new);
         let mut from = Seq::FIRST;
         let (state, entry) = loop {
             let page = store.events(&run, from, PAGE).await?;
@@ -120,6 +125,9 @@ impl Journal {
                     Some(state) => state.apply(&event).map_err(logreel_store::Error::from)?,
                 }
                 seen(&event);
+                if let Some(unread) = &mut unread {
+                    unread.push(event.clone());
+                }
                 if let Some(bytes) = result_bytes(&event.body)
                     && recorded_bytes < CACHE_BYTES_MAX
                 {
@@ -151,6 +159,7 @@ impl Journal {
             dead: None,
             recorded,
             recorded_bytes,
+            unread,
         };
         let journal = Self {
             run,
@@ -171,6 +180,16 @@ impl Journal {
     /// Looks at the state. Nothing may await while it is borrowed.
     pub(crate) fn with_state<T>(&self, look: impl FnOnce(&RunState) -> T) -> T {
         look(&self.folded().state)
+    }
+
+    /// What the program has not read yet.
+    pub(crate) fn take_unread(&self) -> Vec<Event> {
+        let mut folded = self.folded();
+        folded
+            .unread
+            .as_mut()
+            .map(std::mem::take)
+            .unwrap_or_default()
     }
 
     /// Rings after the state changed.
@@ -425,6 +444,9 @@ impl Journal {
                 .state
                 .apply(event)
                 .map_err(logreel_store::Error::from)?;
+        }
+        if let Some(unread) = &mut folded.unread {
+            unread.extend_from_slice(events);
         }
         folded.results = folded.results.plus(results);
         drop(folded);

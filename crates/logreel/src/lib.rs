@@ -23,7 +23,9 @@
 //! # engine.close().await?; Ok(()) }
 //! ```
 
+mod agents;
 mod answer;
+mod call;
 mod cancel;
 mod checkpoint;
 mod child;
@@ -35,6 +37,7 @@ mod handle;
 mod hook;
 mod journal;
 mod live;
+mod log;
 mod message;
 mod outside;
 mod owner;
@@ -63,7 +66,9 @@ pub mod workflow;
 #[cfg(feature = "testing")]
 pub mod testing;
 
+pub use agents::{AgentRuns, Agents, Driving};
 pub use answer::Answer;
+pub use call::{CallOutcome, Recorded, ToolCall};
 pub use cancel::CancelOutcome;
 pub use checkpoint::{Checkpoint, CheckpointError};
 pub use ctx::Ctx;
@@ -71,7 +76,8 @@ pub use engine::{Builder, Engine};
 pub use error::{Error, ErrorKind, TaskError};
 pub use handle::{Outcome, RunHandle};
 pub use hook::{Hook, HookEvent};
-pub use live::{LiveLine, LiveLines, Stream};
+pub use live::{LiveLine, LiveLines, LiveText, LiveTexts, Shown, Stream};
+pub use log::{Busy, Log, Question};
 pub use pause::PauseOutcome;
 pub use query::Runs;
 pub use resolve::Resolved;

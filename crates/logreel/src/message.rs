@@ -49,6 +49,8 @@ pub(crate) async fn add<T: Serialize + ?Sized>(
             length,
             node,
             previous,
+            queued: None,
+            redacted: 0,
             role,
         };
         ctx.0

@@ -1,20 +1,21 @@
-//! What a driver calls: a registered Rust function, or a workflow read from a run's own log.
+//! What a driver calls: a registered Rust function, or a workflow or an agent read from a run's own
+//! log.
 
-use std::pin::Pin;
 use std::sync::Arc;
 
-use logreel_core::event::{Budget, RunKind};
+use logreel_core::event::{Budget, Phase, RunKind};
 use logreel_core::meaning::digest_of;
 use logreel_core::{Digest, Json};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
+use crate::agents::{Agents, Driving};
 use crate::ctx::Ctx;
 use crate::error::TaskError;
 use crate::workflow::Workflow;
 
-pub(crate) type Called = Pin<Box<dyn Future<Output = Result<Json, TaskError>> + Send>>;
-pub(crate) type Call = Arc<dyn Fn(Ctx, Json) -> Called + Send + Sync>;
+pub(crate) type Call = Arc<dyn Fn(Ctx, Json) -> Driving + Send + Sync>;
 
 /// A thing that can be run, whatever it is.
 pub(crate) struct Program {
@@ -24,6 +25,10 @@ pub(crate) struct Program {
     pub(crate) spec_digest: Digest,
     /// What it is, for a workflow; a task's code says it.
     pub(crate) workflow: Option<Workflow>,
+    /// The limits it asks for.
+    pub(crate) budget: Budget,
+    /// What its runs begin with.
+    pub(crate) phase: Phase,
     pub(crate) call: Call,
 }
 
@@ -45,7 +50,7 @@ impl Program {
     {
         // The call is inside the future, so that a panic before the first await is the task's too.
         let function = Arc::new(function);
-        let call = move |ctx: Ctx, input: Json| -> Called {
+        let call = move |ctx: Ctx, input: Json| -> Driving {
             let function = Arc::clone(&function);
             Box::pin(async move {
                 let input = input.decode().map_err(|error| {
@@ -68,6 +73,8 @@ impl Program {
             spec: Json::of(&spec).expect("two strings serialize"),
             spec_digest: digest_of(&spec).expect("two strings serialize"),
             workflow: None,
+            budget: Budget::default(),
+            phase: Phase::Executing,
             call,
         }
     }
@@ -75,7 +82,7 @@ impl Program {
     /// A workflow.
     pub(crate) fn of_workflow(workflow: &Workflow) -> Self {
         let running = workflow.clone();
-        let call = move |ctx: Ctx, input: Json| -> Called {
+        let call = move |ctx: Ctx, input: Json| -> Driving {
             Box::pin(crate::workflow::run(ctx, running.clone(), input))
         };
         Self {
@@ -84,19 +91,32 @@ impl Program {
             spec: Json::from(workflow.json().clone()),
             spec_digest: workflow.digest(),
             workflow: Some(workflow.clone()),
+            budget: workflow.budget(),
+            phase: Phase::Executing,
             call: Arc::new(call),
         }
     }
 
-    /// The limits it asks for.
-    pub(crate) fn budget(&self) -> Budget {
-        match &self.workflow {
-            Some(workflow) => workflow.budget(),
-            None => Budget::default(),
+    /// An agent, by its spec.
+    pub(crate) fn of_agent(agents: &Arc<dyn Agents>, spec: &Value) -> Self {
+        let (agents, spec) = (Arc::clone(agents), Arc::new(spec.clone()));
+        let name = spec.get("name").and_then(Value::as_str).unwrap_or("agent");
+        Self {
+            name: Arc::from(name),
+            kind: RunKind::Agent,
+            spec: Json::from((*spec).clone()),
+            spec_digest: digest_of(&*spec).expect("a JSON tree serializes"),
+            workflow: None,
+            budget: agents.budget(&spec),
+            phase: match agents.plans(&spec) {
+                true => Phase::Planning,
+                false => Phase::Executing,
+            },
+            call: Arc::new(move |ctx, input| agents.drive(ctx, Arc::clone(&spec), input)),
         }
     }
 
-    pub(crate) fn call(&self, ctx: Ctx, input: Json) -> Called {
+    pub(crate) fn call(&self, ctx: Ctx, input: Json) -> Driving {
         (self.call)(ctx, input)
     }
 }

@@ -1,7 +1,7 @@
-//! What this process can drive: tasks by name, workflows by digest or all of them.
+//! What this process can drive: tasks by name, workflows by digest or all of them, agents.
 //!
-//! A task's code is here or it is not. A workflow is in the log of its run, so any process that was
-//! told to drive workflows can, when it has what the workflow asks for.
+//! A task's code is here or it is not. A workflow or an agent is in the log of its run, so any process
+//! that was told to drive them can, when it has what they ask for.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,8 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use logreel_core::event::RunKind;
 use logreel_core::{Body, Digest, Json, Payload, RunId, Seq};
 use logreel_store::{Claimable, Entry, RunStore};
+use serde_json::Value;
 
 use crate::Error;
+use crate::agents::Agents;
 use crate::engine::Inner;
 use crate::program::Program;
 use crate::value;
@@ -20,6 +22,7 @@ use crate::workflow::{Does, StepSpec, Workflow};
 #[derive(Default)]
 pub(crate) struct Registry {
     any_workflow: bool,
+    agents: Option<Arc<dyn Agents>>,
     known: Mutex<Known>,
 }
 
@@ -27,12 +30,14 @@ pub(crate) struct Registry {
 struct Known {
     tasks: HashMap<Arc<str>, Arc<Program>>,
     workflows: HashMap<Digest, Arc<Program>>,
+    agents: HashMap<Digest, Arc<Program>>,
 }
 
 impl Registry {
-    pub(crate) fn new(any_workflow: bool) -> Self {
+    pub(crate) fn new(any_workflow: bool, agents: Option<Arc<dyn Agents>>) -> Self {
         Self {
             any_workflow,
+            agents,
             ..Self::default()
         }
     }
@@ -44,9 +49,12 @@ impl Registry {
     pub(crate) fn add(&self, program: &Arc<Program>) {
         let program = Arc::clone(program);
         let mut known = self.known();
-        match &program.workflow {
-            None => known.tasks.insert(Arc::clone(&program.name), program),
-            Some(_) => known.workflows.insert(program.spec_digest, program),
+        match program.kind {
+            RunKind::Workflow => known.workflows.insert(program.spec_digest, program),
+            RunKind::Agent => known.agents.insert(program.spec_digest, program),
+            RunKind::Task | RunKind::External | RunKind::Record => {
+                known.tasks.insert(Arc::clone(&program.name), program)
+            }
         };
     }
 
@@ -58,6 +66,21 @@ impl Registry {
             self.add_workflow(child);
         }
         program
+    }
+
+    /// An agent by its spec.
+    pub(crate) fn add_agent(&self, spec: &Value) -> Result<Arc<Program>, Error> {
+        let agents = self.agents.as_ref().ok_or_else(|| Error::Lacks {
+            name: spec["name"].as_str().unwrap_or("agent").to_owned(),
+            what: "this program drives no agents".to_owned(),
+        })?;
+        let program = Arc::new(Program::of_agent(agents, spec));
+        self.add(&program);
+        Ok(program)
+    }
+
+    fn agent(&self, digest: &Digest) -> Option<Arc<Program>> {
+        self.known().agents.get(digest).cloned()
     }
 
     pub(crate) fn task(&self, name: &str) -> Option<Arc<Program>> {
@@ -78,7 +101,7 @@ impl Registry {
             true => None,
             false => digests(&mut known.workflows.values()),
         };
-        vec![
+        [
             Claimable {
                 kind: RunKind::Task,
                 agents: None,
@@ -90,6 +113,13 @@ impl Registry {
                 specs: workflows,
             },
         ]
+        .into_iter()
+        .chain(self.agents.as_ref().map(|_| Claimable {
+            kind: RunKind::Agent,
+            agents: None,
+            specs: None,
+        }))
+        .collect()
     }
 }
 
@@ -107,18 +137,40 @@ impl Inner {
                 }
                 None => None,
             },
-            RunKind::Agent | RunKind::External | RunKind::Record => None,
+            RunKind::Agent => match self.registry.agent(&facts.spec_digest) {
+                Some(program) => Some(program),
+                None => {
+                    let spec = self.stored_spec(entry).await?;
+                    Some(self.registry.add_agent(&spec.to_value())?)
+                }
+            },
+            RunKind::External | RunKind::Record => None,
         };
         let name = || facts.agent.to_string();
         let program = program.ok_or_else(|| Error::UnknownTask { name: name() })?;
-        match program.workflow.as_ref().and_then(|it| self.lacks(it)) {
+        match self.lacks(&program) {
             None => Ok(program),
             Some(what) => Err(Error::Lacks { name: name(), what }),
         }
     }
 
-    /// What the workflow asks for and this process does not have.
-    pub(crate) fn lacks(&self, workflow: &Workflow) -> Option<String> {
+    /// What the program asks for and this process does not have.
+    pub(crate) fn lacks(&self, program: &Program) -> Option<String> {
+        match (&program.workflow, program.kind) {
+            (Some(workflow), _) => self.workflow_lacks(workflow),
+            (None, RunKind::Agent) => self.agent_lacks(&program.spec.to_value()),
+            (None, _) => None,
+        }
+    }
+
+    fn agent_lacks(&self, spec: &Value) -> Option<String> {
+        match &self.registry.agents {
+            Some(agents) => agents.lacks(spec),
+            None => Some("this program drives no agents".to_owned()),
+        }
+    }
+
+    fn workflow_lacks(&self, workflow: &Workflow) -> Option<String> {
         let variables = workflow.variables();
         let is_unset = |name: &&String| std::env::var_os(name).is_none();
         if let Some(name) = variables.iter().find(is_unset) {
@@ -129,13 +181,22 @@ impl Inner {
         if let Some(name) = unknown {
             return Some(format!("no task `{name}` is registered"));
         }
-        unbuilt(workflow)
+        let agents = workflow.steps().iter().filter_map(|step| match &step.does {
+            Does::Agent { agent } => Some((&step.id, agent)),
+            _ => None,
+        });
+        for (step, agent) in agents {
+            if let Some(what) = self.agent_lacks(agent) {
+                return Some(format!("step `{step}`: {what}"));
+            }
+        }
+        let children = workflow.children();
+        unbuilt(workflow).or_else(|| children.into_iter().find_map(|it| self.workflow_lacks(it)))
     }
 
     /// The workflow a run was started with, or goes on with since someone accepted another.
     pub(crate) async fn stored_workflow(&self, entry: &Entry) -> Result<Workflow, Error> {
-        let run = entry.row.run;
-        let spec = stored_spec(&*self.store, run, entry.row.facts.spec_digest).await?;
+        let (run, spec) = (entry.row.run, self.stored_spec(entry).await?);
         Workflow::from_json(&spec.to_value()).map_err(|problems| {
             let what =
                 format!("the spec stored with {run} is not one this build reads: {problems}");
@@ -144,21 +205,26 @@ impl Inner {
     }
 }
 
-/// What the workflow, or one that it starts, asks for and no process of this build has.
+impl Inner {
+    async fn stored_spec(&self, entry: &Entry) -> Result<Json, Error> {
+        stored_spec(&*self.store, entry.row.run, entry.row.facts.spec_digest).await
+    }
+}
+
+/// What the workflow asks for and no process of this build has.
 fn unbuilt(workflow: &Workflow) -> Option<String> {
     let of_step = |step: &StepSpec| match &step.does {
-        Does::Agent { .. } => Some(format!(
-            "step `{}`: agents are not in this build yet",
-            step.id
-        )),
         Does::Run(run) if run.stream.is_some() => Some(format!(
             "step `{}`: `stream` is not in this build yet",
             step.id
         )),
-        Does::Run(_) | Does::Workflow { .. } | Does::Task { .. } | Does::Wait(_) => None,
+        Does::Run(_)
+        | Does::Agent { .. }
+        | Does::Workflow { .. }
+        | Does::Task { .. }
+        | Does::Wait(_) => None,
     };
-    let own = workflow.steps().iter().find_map(of_step);
-    own.or_else(|| workflow.children().find_map(unbuilt))
+    workflow.steps().iter().find_map(of_step)
 }
 
 /// The spec with this digest, from the run's log.

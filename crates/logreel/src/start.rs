@@ -139,16 +139,16 @@ impl<O: DeserializeOwned> Start<O> {
             .map_err(|error| Error::value("the input", error))?;
         if let Some(workflow) = &self.def.workflow {
             workflow.admit(&input)?;
-            let name = || workflow.name().to_owned();
-            if let Some(what) = engine.lacks(workflow) {
-                return Err(Error::Lacks { name: name(), what });
-            }
+        }
+        if let Some(what) = engine.lacks(&self.def) {
+            let name = self.def.name.to_string();
+            return Err(Error::Lacks { name, what });
         }
         let (input, input_blob) = Payload::of(input);
         let (spec, spec_blob) = Payload::of(self.def.spec.clone());
         let started = RunStarted {
             agent: Arc::clone(&self.def.name),
-            budget: self.def.budget(),
+            budget: self.def.budget.clone(),
             context: None,
             dir: self.dir,
             durability: engine.durability,

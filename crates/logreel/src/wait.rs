@@ -8,7 +8,9 @@ use logreel_core::decide::{plain_wait, timed_out};
 use logreel_core::event::{OnDeadline, WaitEnded, WaitKind, WaitOutcome, WaitStarted};
 use logreel_core::fold::Illegal;
 use logreel_core::row::OpenWait;
-use logreel_core::{Body, Digest, IdError, Json, Rejected, StepId, StepState, Timestamp, WaitId};
+use logreel_core::{
+    Body, CallId, Digest, IdError, Json, Rejected, StepId, StepState, Timestamp, WaitId,
+};
 use serde::de::DeserializeOwned;
 
 use crate::ctx::{Counted, Ctx};
@@ -261,6 +263,38 @@ pub(crate) async fn back_off(ctx: &Ctx, step: &StepId, wait: Duration) -> Result
     let _busy = Counted::new(&ctx.0.activity.busy);
     tokio::select! {
         () = journal.env.sleep(wait) => Ok(()),
+        stopped = ctx.0.until_stopped() => Err(stopped),
+    }
+}
+
+/// Waits before a call's next attempt, like [`back_off`]. A wait that an earlier driver began goes on
+/// to its recorded deadline.
+pub(crate) async fn back_off_call(
+    ctx: &Ctx,
+    call: &CallId,
+    delay: Duration,
+) -> Result<(), TaskError> {
+    let journal = &ctx.0.journal;
+    let find = || {
+        journal.with_state(|state| {
+            let mut waits = state.row.facts.waits.iter();
+            let ours = |open: &&OpenWait| {
+                open.wait.kind == WaitKind::Retry && open.wait.call.as_ref() == Some(call)
+            };
+            waits.find(ours).cloned()
+        })
+    };
+    if delay > STAY_MAX && find().is_none() {
+        let wait = crate::log::retry_wait(call, journal.env.now() + delay);
+        ctx.0.record(wait.into(), Vec::new()).await?;
+    }
+    if let Some(open) = find() {
+        let is_open = || journal.with_state(|state| state.row.wait(open.wait.wait).is_some());
+        return until_over(ctx, &open, is_open).await;
+    }
+    let _busy = Counted::new(&ctx.0.activity.busy);
+    tokio::select! {
+        () = journal.env.sleep(delay) => Ok(()),
         stopped = ctx.0.until_stopped() => Err(stopped),
     }
 }

@@ -36,7 +36,6 @@ pub use build::{Step, WorkflowBuilder};
 pub use graph::{StepEffect, Workflow};
 pub use node::Format;
 pub use problem::{Problem, Problems};
-pub use read::Agents;
 pub(crate) use run::run;
 pub use spec::{
     BudgetSpec, Does, Limit, OnDeny, OnError, OnTimeout, RetrySpec, RunSpec, StepSpec, WaitSpec,

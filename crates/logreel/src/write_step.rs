@@ -324,7 +324,7 @@ fn know(
 /// Waits until whoever announced a write under `epoch` cannot be about to make it any more: it is
 /// known dead or gave its lease back, or the write's timeout and one lease have passed since this
 /// driver fenced it. `false` when there is no timeout to wait for.
-async fn has_settled(
+pub(crate) async fn has_settled(
     ctx: &Ctx,
     epoch: Epoch,
     timeout: Option<Duration>,
@@ -465,7 +465,7 @@ async fn failed<T>(
 }
 
 /// A timeout, a panic or a killed process of a write is doubt, not failure.
-fn is_doubtful(error: &TaskError) -> bool {
+pub(crate) fn is_doubtful(error: &TaskError) -> bool {
     let kind = error.cause().kind;
     matches!(kind.as_str(), "timeout" | "panic" | "signal" | "lost")
 }

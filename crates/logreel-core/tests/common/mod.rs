@@ -459,6 +459,7 @@ pub fn called(call: &str, effect: Effect) -> ToolCalled {
         effect,
         key: None,
         name: "shell".into(),
+        redacted: 0,
     }
 }
 
@@ -466,6 +467,7 @@ pub fn returned(call: &str) -> ToolReturned {
     ToolReturned {
         call: call_id(call),
         output: Payload::null(),
+        redacted: 0,
     }
 }
 
@@ -473,6 +475,7 @@ pub fn tool_failed(call: &str, kind: &str) -> ToolFailed {
     ToolFailed {
         call: call_id(call),
         error: cause(kind),
+        redacted: 0,
     }
 }
 
@@ -500,6 +503,7 @@ pub fn answered(call: &str, tokens: u64) -> ModelAnswered {
         finish_reason: None,
         message,
         spent: spend(tokens),
+        redacted: 0,
     }
 }
 

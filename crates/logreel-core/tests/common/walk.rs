@@ -373,6 +373,7 @@ fn fact(log: &Log, next_wait: WaitId, (choice, a, b, _): Wish) -> Body {
         24 => ToolReturned {
             call: call_that(&state.tools, is_open),
             output,
+            redacted: 0,
         }
         .into(),
         25 => {
@@ -380,6 +381,7 @@ fn fact(log: &Log, next_wait: WaitId, (choice, a, b, _): Wish) -> Body {
             ToolFailed {
                 call: call_that(&state.tools, is_open),
                 error: cause(kind),
+                redacted: 0,
             }
             .into()
         }
@@ -495,6 +497,8 @@ fn remark(log: &Log, a: u8, b: u8) -> Body {
             node,
             previous,
             role: "user".into(),
+            queued: None,
+            redacted: 0,
         }
         .into(),
         7 => MessageQueued {

@@ -386,6 +386,7 @@ pub async fn after_the_end_only_late_facts_until_the_lease_is_released(harness: 
         finish_reason: None,
         message: payload(json!("too late")),
         spent: spend(42),
+        redacted: 0,
     };
     let fail = pen
         .decide(Command::Fail {
@@ -557,6 +558,7 @@ pub async fn the_row_is_the_fold_of_the_whole_log(harness: &dyn Harness) {
             finish_reason: Some("stop".into()),
             message: payload(json!({ "text": "hi" })),
             spent,
+            redacted: 0,
         })],
         vec![step_started("write", Effect::Write)],
         vec![Draft::new(ToolCalled {
@@ -566,10 +568,12 @@ pub async fn the_row_is_the_fold_of_the_whole_log(harness: &dyn Harness) {
             effect: Effect::Read,
             key: None,
             name: "fs.read".into(),
+            redacted: 0,
         })],
         vec![Draft::new(ToolReturned {
             call,
             output: payload(json!("text")),
+            redacted: 0,
         })],
         vec![Draft::new(step_body("write", json!({ "ok": true }), None))],
         vec![Draft::new(StatePatched { patch })],
@@ -706,6 +710,8 @@ pub async fn context_nodes_stay_while_a_later_run_goes_on_from_them(harness: &dy
             node: node.digest(),
             previous,
             role: "user".into(),
+            queued: None,
+            redacted: 0,
         };
         let append = Append {
             blobs: vec![node.clone()],

@@ -760,11 +760,13 @@ impl Story {
                 effect: Effect::Read,
                 key: None,
                 name: "tool".into(),
+                redacted: 0,
             }
             .into(),
             13 => ToolReturned {
                 call,
                 output: payload(json!([1, 2])),
+                redacted: 0,
             }
             .into(),
             14 => ModelCalled {
@@ -780,6 +782,7 @@ impl Story {
                 finish_reason: None,
                 message: Payload::null(),
                 spent,
+                redacted: 0,
             }
             .into(),
             16 | 17 => {

@@ -18,13 +18,7 @@ use super::spec::{
     BudgetSpec, Does, Limit, OnDeny, OnError, OnTimeout, RetrySpec, RunSpec, StepSpec, WaitSpec,
     WorkflowSpec,
 };
-
-/// Reads the agents that workflow files name. It is a trait because agents are another crate's, which
-/// needs this one.
-pub trait Agents: Send + Sync {
-    /// The spec of the agent in a file, with every file it names inside it: a JSON object.
-    fn load(&self, path: &Path) -> Result<Value, Problems>;
-}
+use crate::agents::Agents;
 
 impl Workflow {
     /// Reads a file, and every file it names; an `agent` step is refused.

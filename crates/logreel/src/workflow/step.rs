@@ -334,11 +334,14 @@ impl Running<'_> {
     /// Another workflow or an agent, as a child run.
     async fn child(&self, step: usize, id: &StepId, prepared: &Prepared) -> Result<(), TaskError> {
         let (engine, spec) = (&self.ctx.0.engine, self.workflow.step(step));
-        let Some(workflow) = self.workflow.child(step) else {
-            let message = "this program drives no agents";
-            return Err(TaskError::of_kind("agent", message).permanent());
+        let program = match (&spec.does, self.workflow.child(step)) {
+            (Does::Agent { agent }, _) => engine.registry.add_agent(agent)?,
+            (_, Some(workflow)) => engine.registry.add_workflow(workflow),
+            (_, None) => {
+                let message = format!("the workflow of `{id}` is not in the spec");
+                return Err(TaskError::of_kind("bug", message).permanent());
+            }
         };
-        let program = engine.registry.add_workflow(workflow);
         let asked = self.ctx.0.ask(Ok(id.clone()))?;
         let check = |output: &Value| match self.workflow.output_schema(step) {
             Some(schema) => schema.check(output).map_err(|misses| misses.to_string()),

@@ -1,0 +1,66 @@
+//! The seam to agents, which are another crate's: this one knows what an agent's spec is called and
+//! who drives it, and nothing of models.
+
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use logreel_core::Json;
+use logreel_core::event::Budget;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::ctx::Ctx;
+use crate::engine::{Engine, Inner};
+use crate::error::{Error, TaskError};
+use crate::program::Program;
+use crate::start::Start;
+use crate::workflow::Problems;
+
+/// A drive of an agent's run, until it has an output, fails or is dropped.
+pub type Driving = Pin<Box<dyn Future<Output = Result<Json, TaskError>> + Send>>;
+
+/// Reads and drives agents. Given to [`crate::Builder::agents`].
+pub trait Agents: Send + Sync {
+    /// The spec of the agent in a file, with every file it names inside it: a JSON object with a
+    /// `name`.
+    fn load(&self, path: &Path) -> Result<Value, Problems>;
+
+    /// What the agent asks for and this process does not have, such as a variable.
+    fn lacks(&self, spec: &Value) -> Option<String>;
+
+    /// The limits it asks for.
+    fn budget(&self, spec: &Value) -> Budget;
+
+    /// Whether its runs begin with a plan.
+    fn plans(&self, spec: &Value) -> bool;
+
+    /// Drives a run of it. An agent goes on by the fold: called again after a crash, it looks at
+    /// [`Ctx::log`] and does what is left.
+    fn drive(&self, ctx: Ctx, spec: Arc<Value>, input: Json) -> Driving;
+}
+
+/// A registered agent: starts runs of it. Made by [`Engine::agent`].
+#[derive(Clone)]
+pub struct AgentRuns {
+    engine: Arc<Inner>,
+    program: Arc<Program>,
+}
+
+impl AgentRuns {
+    /// Starts a run; awaited, gives its handle.
+    pub fn start<T: Serialize + ?Sized>(&self, input: &T) -> Start<Json> {
+        let (engine, program) = (Arc::clone(&self.engine), Arc::clone(&self.program));
+        Start::new(engine, program, Json::of(input))
+    }
+}
+
+impl Engine {
+    /// Registers an agent by its spec, as [`Agents::load`] gave it.
+    pub fn agent(&self, spec: &Value) -> Result<AgentRuns, Error> {
+        Ok(AgentRuns {
+            program: self.0.registry.add_agent(spec)?,
+            engine: Arc::clone(&self.0),
+        })
+    }
+}
