@@ -130,7 +130,7 @@ impl Budget {
     }
 
     /// As an amount: a limit that is not there counts as nothing.
-    fn amount(&self) -> Used {
+    pub fn amount(&self) -> Used {
         Used {
             children: self.children.unwrap_or(0),
             tokens: self.tokens.unwrap_or(0),
@@ -162,6 +162,18 @@ impl Used {
             tool_calls: self.tool_calls.saturating_add(other.tool_calls),
             usd_micros: self.usd_micros.saturating_add(other.usd_micros),
             wall_ms: self.wall_ms.saturating_add(other.wall_ms),
+        }
+    }
+
+    /// The larger of each.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        Self {
+            children: self.children.max(other.children),
+            tokens: self.tokens.max(other.tokens),
+            tool_calls: self.tool_calls.max(other.tool_calls),
+            usd_micros: self.usd_micros.max(other.usd_micros),
+            wall_ms: self.wall_ms.max(other.wall_ms),
         }
     }
 
@@ -234,12 +246,18 @@ impl Row {
         calls.plus(self.pulse.beside)
     }
 
-    /// What is set aside beside that: for open model calls, and for children that have not ended.
-    pub fn set_aside(&self) -> Used {
+    /// What open model calls may cost.
+    pub fn reserved(&self) -> Used {
         let calls = self.pulse.reserved.iter().map(Reserved::used);
+        calls.fold(Used::default(), Used::plus)
+    }
+
+    /// What is set aside beside what was used: for open model calls, and for children that have not
+    /// ended.
+    pub fn set_aside(&self) -> Used {
         let loans = self.facts.loans.iter();
         let loans = loans.map(|loan| loan.moved.amount().without_wall());
-        calls.chain(loans).fold(Used::default(), Used::plus)
+        loans.fold(self.reserved(), Used::plus)
     }
 
     /// What is left of each limit.
@@ -315,11 +333,15 @@ impl Row {
                 _ => left,
             };
             let moved = moved.get_mut(limit);
-            *moved = Some(match *moved {
-                Some(asked) => asked.min(left),
-                None if limit == Limit::Wall => left,
+            let shares = together.max(1).saturating_add(1);
+            *moved = Some(match (*moved, limit) {
+                (Some(asked), _) => asked.min(left),
+                (None, Limit::Wall) => left,
+                // Most children have none of their own; what is set aside for them would hold up the
+                // others.
+                (None, Limit::Children) => left / shares,
                 // Rounded up: a small rest is of use to someone.
-                None => left.div_ceil(together.max(1).saturating_add(1)),
+                (None, Limit::Tokens | Limit::Usd | Limit::ToolCalls) => left.div_ceil(shares),
             });
         }
         moved
