@@ -195,7 +195,8 @@ pub(crate) async fn record(
         match recorded {
             Ok(mut events) => return Ok(events.split_off(ended.min(events.len()))),
             Err(RecordError::Rejected(Rejected::OverBudget(over))) => {
-                until_room(ctx, about, &over).await?;
+                let room = |row: &Row| row.check_limits(&[over.limit]);
+                until_room(ctx, about, &over, room).await?;
             }
             // Someone outside ended it in the same moment.
             Err(RecordError::Rejected(Rejected::Illegal(Illegal::WaitNotOpen(_)))) if ended > 0 => {
@@ -207,18 +208,40 @@ pub(crate) async fn record(
 
 /// Waits until there is time left to begin a step in. One inside another that has begun may go on.
 pub(crate) async fn before_step(ctx: &Ctx, step: &StepId) -> Result<(), TaskError> {
-    let journal = &ctx.0.journal;
-    let over = || journal.with_state(|state| state.row.check_wall(journal.env.now()).err());
     if OUTER.try_with(|_| ()).is_ok() {
         return Ok(());
     }
-    let about = About::step(step);
-    while let Some(over) = over() {
-        until_room(ctx, &about, &over).await?;
+    let env = &ctx.0.journal.env;
+    let room = |row: &Row| row.check_wall(env.now());
+    until_all(ctx, &About::step(step), &[Limit::Wall], room).await
+}
+
+/// Waits until there is something left for an agent to think with. It may start with nothing, but then
+/// it would wait itself, and more given to it would be for it alone.
+pub(crate) async fn before_agent(ctx: &Ctx, step: &StepId) -> Result<(), TaskError> {
+    let limits = [Limit::Tokens, Limit::Usd];
+    let room = |row: &Row| row.check_limits(&limits);
+    until_all(ctx, &About::step(step), &limits, room).await
+}
+
+/// Waits until these limits leave room, and ends the waits for them that an earlier driver began.
+async fn until_all(
+    ctx: &Ctx,
+    about: &About,
+    limits: &[Limit],
+    room: impl Fn(&Row) -> Result<(), OverBudget>,
+) -> Result<(), TaskError> {
+    let journal = &ctx.0.journal;
+    while let Err(over) = journal.with_state(|state| room(&state.row)) {
+        until_room(ctx, about, &over, &room).await?;
     }
-    let left = journal.with_state(|state| match state.row.facts.budget.wall_ms {
-        Some(_) => ends(&about.waits(state)),
-        None => Vec::new(),
+    let left = journal.with_state(|state| {
+        if state.row.facts.budget.is_empty() {
+            return Vec::new();
+        }
+        let mut waits = about.waits(state);
+        waits.retain(|open| limits.iter().any(|limit| is_for(open, *limit)));
+        ends(&waits)
     });
     if left.is_empty() {
         return Ok(());
@@ -231,9 +254,16 @@ pub(crate) async fn before_step(ctx: &Ctx, step: &StepId) -> Result<(), TaskErro
 
 /// Records that the run waits for this limit, unless the log has it, and waits until it is raised or a
 /// child returned some of it.
-async fn until_room(ctx: &Ctx, about: &About, over: &OverBudget) -> Result<(), TaskError> {
+///
+/// `room` is what refused: when it would let pass what another look refuses again, this would not wait.
+async fn until_room(
+    ctx: &Ctx,
+    about: &About,
+    over: &OverBudget,
+    room: impl Fn(&Row) -> Result<(), OverBudget>,
+) -> Result<(), TaskError> {
     let journal = &ctx.0.journal;
-    let is_for_it = |open: &OpenWait| open.wait.name.as_deref() == Some(over.limit.as_str());
+    let is_for_it = |open: &OpenWait| is_for(open, over.limit);
     let waits = journal.with_state(|state| about.waits(state));
     if !waits.iter().any(is_for_it) {
         // It waited for another limit before.
@@ -248,10 +278,14 @@ async fn until_room(ctx: &Ctx, about: &About, over: &OverBudget) -> Result<(), T
     let holds = || {
         journal.with_state(|state| {
             let waits = about.waits(state);
-            !waits.iter().any(is_for_it) || state.row.check_limits(&[over.limit]).is_ok()
+            !waits.iter().any(is_for_it) || room(&state.row).is_ok()
         })
     };
     crate::wait::idle_until(ctx, holds).await
+}
+
+fn is_for(open: &OpenWait, limit: Limit) -> bool {
+    open.wait.name.as_deref() == Some(limit.as_str())
 }
 
 /// What ends these waits: nobody raised anything, but there is room.

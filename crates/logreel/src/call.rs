@@ -167,7 +167,10 @@ impl ToolCall<'_> {
         let mut pending = None;
         let waits_open = journal.with_state(|state| !state.row.facts.waits.is_empty());
         // One that a limit may refuse is not made before it was not.
-        let limited = journal.with_state(|state| !state.row.facts.budget.is_empty());
+        let limited = journal.with_state(|state| {
+            let budget = &state.row.facts.budget;
+            budget.tool_calls.is_some() || budget.wall_ms.is_some()
+        });
         let announced = self.effect == Effect::Write || waits_open || limited;
         let _busy = if announced {
             ctx.log()

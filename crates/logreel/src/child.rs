@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use logreel_core::decide::plain_wait;
 use logreel_core::event::{
-    ChildFinished, ChildStarted, Effect, OnDeadline, Parent, Provenance, Relation, RunStarted,
-    StepFailed, StepFinished, TerminalStatus, Used, WaitEnded, WaitKind, WaitOutcome, WaitStarted,
+    ChildFinished, ChildStarted, Effect, OnDeadline, Parent, Provenance, Relation, RunKind,
+    RunStarted, StepFailed, StepFinished, TerminalStatus, Used, WaitEnded, WaitKind, WaitOutcome,
+    WaitStarted,
 };
 use logreel_core::row::{End, Ended, OpenWait};
 use logreel_core::{
@@ -119,6 +120,9 @@ async fn announce(ctx: &Ctx, step: &StepId, child: &Child<'_>) -> Result<(RunId,
         step: Some(step.clone()),
         ..plain_wait(WaitKind::Child, NEW_WAIT)
     };
+    if child.program.kind == RunKind::Agent {
+        budget::before_agent(ctx, step).await?;
+    }
     let starting = budget::Starting::new(ctx).await;
     let commands = || {
         let started = Command::StartChild {

@@ -8,14 +8,15 @@
 mod common;
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{Virtual, count, on_both, until_entry};
-use logreel::core::event::{Budget, ModelAnswered, ModelCalled, Spend, Used, WaitKind};
+use logreel::core::event::{Budget, Effect, ModelAnswered, ModelCalled, Spend, Used, WaitKind};
 use logreel::core::state::CallState;
 use logreel::core::{CallId, Limit, Payload, Rejected};
-use logreel::testing::TestEngine;
+use logreel::testing::{PointEnd, TestEngine, crash_everywhere_on};
 use logreel::workflow::{Problems, Workflow};
 use logreel::*;
 use serde_json::{Value, json};
@@ -26,6 +27,8 @@ struct Asking {
 }
 
 const CALL: u64 = 20;
+/// How often its tool was used.
+static LOOKED: AtomicU32 = AtomicU32::new(0);
 
 impl Agents for Asking {
     fn load(&self, _: &Path) -> Result<Value, Problems> {
@@ -39,6 +42,7 @@ impl Agents for Asking {
     fn budget(&self, spec: &Value) -> Budget {
         Budget {
             tokens: spec["tokens"].as_u64(),
+            tool_calls: spec["tool_calls"].as_u64(),
             ..Budget::default()
         }
     }
@@ -51,7 +55,24 @@ impl Agents for Asking {
         let env = Arc::clone(&self.env);
         Box::pin(async move {
             let log = ctx.log();
-            for n in 0..spec["calls"].as_u64().unwrap() {
+            let looks = (0..spec["looks"].as_u64().unwrap_or(0)).map(|n| {
+                let call = CallId::new(format!("t{n}")).unwrap();
+                let look = ctx.tool_call(call, "look", Json::null());
+                let work = |_| {
+                    LOOKED.fetch_add(1, Ordering::SeqCst);
+                    let output = Payload::null();
+                    let (blobs, redacted) = (Vec::new(), 0);
+                    std::future::ready(Ok(Recorded {
+                        output,
+                        blobs,
+                        redacted,
+                    }))
+                };
+                let ask = |_| std::future::ready(Ok(Reconciled::Unknown));
+                look.effect(Effect::Read).run(work, ask)
+            });
+            ctx.all(looks).await?;
+            for n in 0..spec["calls"].as_u64().unwrap_or(0) {
                 let call = CallId::new(format!("m{n}")).unwrap();
                 let known = log.with_state(|state| state.models.get(&call).cloned());
                 if let Some(CallState::Returned { .. }) = known {
@@ -195,6 +216,35 @@ async fn a_tree_stays_within_its_budget_over_crashes_and_goes_on_when_it_is_rais
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_tool_call_over_the_limit_is_not_made_until_it_is_raised() {
+    for world in Virtual::both() {
+        let engine = with_agents(&world.engine().await).await;
+        LOOKED.store(0, Ordering::SeqCst);
+        let spec = json!({"name": "looks", "looks": 4, "tool_calls": 2});
+        let run = engine.agent(&spec).unwrap().start(&()).await.unwrap();
+        let entry = until_entry(&engine, run.id(), waits_for_budget).await;
+        assert_eq!(LOOKED.load(Ordering::SeqCst), 2);
+        assert_eq!(entry.row.used().tool_calls, 2);
+        let waits = &entry.row.facts.waits;
+        let about = |n: usize| (waits[n].wait.name.as_deref(), waits[n].wait.tool.as_deref());
+        let each = (Some("tool_calls"), Some("look"));
+        assert_eq!((waits.len(), about(0), about(1)), (2, each, each));
+        // One more lets one of them go on; the other waits again.
+        for made in [3, 4] {
+            let more = Budget {
+                tool_calls: Some(1),
+                ..Budget::default()
+            };
+            engine.add_budget(&run.id(), more, "ann").await.unwrap();
+            engine.env().sleep(Duration::from_secs(1)).await;
+            assert_eq!(LOOKED.load(Ordering::SeqCst), made);
+        }
+        assert!(matches!(run.wait().await.unwrap(), Outcome::Completed(_)));
+        engine.close().await.unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_child_over_the_limit_is_not_started_until_it_is_raised() {
     on_both(|world| async move {
@@ -288,4 +338,54 @@ async fn a_step_waits_when_the_time_is_used_up() {
         world.reopened(run.id()).await;
     })
     .await;
+}
+
+/// Two levels down there is no child left to start; whoever waits for one gets it, and the runs above
+/// with it. Killed at every write, also between the two raises, it ends as it would have.
+#[tokio::test(start_paused = true)]
+async fn a_tree_that_was_raised_ends_the_same_wherever_it_is_killed() {
+    for world in Virtual::both() {
+        let clock: Mutex<Option<Arc<dyn Env>>> = Mutex::new(None);
+        let open = |env: Arc<dyn Env>| {
+            *clock.lock().unwrap() = Some(Arc::clone(&env));
+            world.open(env)
+        };
+        let points = crash_everywhere_on(open, |_, engine| {
+            let env = clock.lock().unwrap().clone().unwrap();
+            async move {
+                let _: Task<Value, u32> = engine.task("work", |ctx: Ctx, _: Value| async move {
+                    let work = || async { Ok::<_, TaskError>(7) };
+                    ctx.step("in it").run(work).await
+                });
+                let inner = json!({"name": "inner", "step": [{"id": "work", "task": "work"}]});
+                let outer = json!({"name": "outer", "step": [{"id": "in", "workflow": inner}]});
+                let root = json!({
+                    "name": "root", "budget": {"children": 1, "wall": "1h"},
+                    "step": [{"id": "out", "workflow": outer}],
+                });
+                // Each is driven by whoever knows it.
+                for below in [&inner, &outer] {
+                    engine.workflow(&Workflow::from_json(below).unwrap());
+                }
+                let root = engine.workflow(&Workflow::from_json(&root).unwrap());
+                let run = root.start(&()).key("tree").await?;
+                while !run.entry().await?.row.status().is_terminal() {
+                    env.sleep(Duration::from_secs(1)).await;
+                    let page = engine.store().list(&Filter::default(), None, 100).await?;
+                    for entry in page.items.iter().filter(|entry| waits_for_budget(entry)) {
+                        let more = Budget {
+                            children: Some(1),
+                            ..Budget::default()
+                        };
+                        engine.add_budget(&entry.row.run, more, "ann").await?;
+                    }
+                }
+                run.wait().await?;
+                Ok(())
+            }
+        })
+        .await;
+        assert!(points.len() > 40, "{}", points.len());
+        assert!(points.iter().all(|point| point.end == PointEnd::Same));
+    }
 }
