@@ -8,6 +8,7 @@ mod answer;
 mod args;
 mod ask;
 mod backup;
+mod budget;
 mod cancel;
 mod changed;
 mod check;

@@ -112,7 +112,12 @@ pub fn how_to_end(run: &RunId, open: &OpenWait) -> String {
                 "logreel resolve {short} {call} --returned JSON --resume   (or --failed WHY, --retry)"
             )
         }
-        WaitKind::Budget => "raise the limit that was reached".to_owned(),
+        WaitKind::Budget => {
+            let limit = wait.name.as_deref().map(text::one_line).unwrap_or_default();
+            let used = wait.prompt.as_deref().map(text::one_line);
+            let used = used.map(|used| format!("   ({used})")).unwrap_or_default();
+            format!("logreel resume {short} --add-budget {limit}=AMOUNT{used}")
+        }
         WaitKind::Timer | WaitKind::Retry | WaitKind::Child => "it ends by itself".to_owned(),
     }
 }

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use logreel::core::event::RunKind;
+use logreel::core::Rejected;
+use logreel::core::event::{Budget, RunKind, WaitKind, WaitStarted};
 use logreel::store::Claimable;
 use logreel::view::RunView;
 use logreel::workflow::Workflow;
@@ -16,12 +17,14 @@ use crate::output::Output;
 use crate::settle::{CANCELLED, FAILED, WAITS};
 use crate::signals::Signals;
 use crate::store::{Acting, Missing, Place};
-use crate::{follow_many, name, outcome, settle, spec};
+use crate::{ask, budget, follow_many, name, outcome, settle, spec};
 
 const EXAMPLES: &str = "\
 Examples:
   logreel resume @last      go on with the newest run: paused, interrupted, or ready
-  logreel resume            go on with every run that is ready or lost its driver";
+  logreel resume            go on with every run that is ready or lost its driver
+  logreel resume @last --add-budget tokens=50000,usd=1.5
+                            give a run more of what it ran out of, and go on";
 
 /// How many runs are taken at a time when none is named.
 const TAKEN: usize = 1000;
@@ -37,6 +40,11 @@ pub struct Args {
     /// Go on with the spec file as it is now; the change is recorded
     #[arg(long, requires = "run")]
     accept_spec_change: bool,
+    /// Raise limits of the run, and of the runs that it is part of, by this much: tokens=50000, usd=1.5,
+    /// wall=10m, tool_calls=5, children=2; several by commas or by saying it again
+    #[arg(long, value_name = "LIMIT=AMOUNT", requires = "run")]
+    #[arg(value_delimiter = ',', value_parser = budget::amount)]
+    add_budget: Vec<budget::Amount>,
     /// The folder to run in [default: as recorded]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -68,7 +76,48 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
         (false, true) => Said::Accept,
         (false, false) => Said::Nothing,
     };
+    if args.add_budget.is_empty() {
+        return part_of(acting, &entry, said, signals, out).await;
+    }
+    // Whatever is refused, nothing was raised by then.
+    let root = settle::root(&*acting.store, run).await?;
+    let root = acting.store.entry(&root).await?;
+    changed::admit(&*acting.store, &root, said).await?;
+    let entry = raise(&acting, run, &budget::sum(&args.add_budget), out).await?;
     part_of(acting, &entry, said, signals, out).await
+}
+
+/// Raises limits of the run, or of the only one of its children that ran out of them.
+async fn raise(
+    acting: &Acting,
+    run: RunId,
+    add: &Budget,
+    out: &mut Output,
+) -> anyhow::Result<Entry> {
+    let for_budget = |wait: &WaitStarted| wait.kind == WaitKind::Budget;
+    let meant = settle::meant(&*acting.store, run, for_budget).await?;
+    let raised = acting.engine.add_budget(&meant, add.clone(), ask::who());
+    let entry = match raised.await {
+        Ok(entry) => entry,
+        Err(
+            error @ Error::Rejected {
+                why: Rejected::NoSuchLimit(_),
+                ..
+            },
+        ) => {
+            let row = acting.store.entry(&meant).await?.row;
+            let hint = match budget::used(&row) {
+                Some(limits) => format!("its limits: {limits}"),
+                None => "it has no limits; a `[budget]` in its spec sets them".to_owned(),
+            };
+            let refused = Failure::new(error.kind(), error.to_string());
+            return Err(refused.hint(hint).into());
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let (short, now) = (meant.short(), budget::written(&entry.row.facts.budget));
+    out.note(format!("{short} may use {now} now"));
+    Ok(entry)
 }
 
 /// Drives a run on, or what it is a part of: a child alone would leave its parent waiting, which is

@@ -15,7 +15,7 @@ use crate::output::{Output, Paint};
 use crate::reading::{self, Pages};
 use crate::store::Place;
 use crate::table::{self, Cell, Column, left, right};
-use crate::{name, outcome, summary, text};
+use crate::{budget, name, outcome, summary, text};
 
 /// How many steps and events a person is shown.
 const SHOWN: usize = 20;
@@ -337,6 +337,9 @@ fn print_head(entry: &Entry, out: &mut Output) -> anyhow::Result<()> {
         field("state", text::one_line(&facts.document.to_string()))?;
     }
     field("cost", cost(entry))?;
+    if let Some(limits) = budget::used(row) {
+        field("budget", limits)?;
+    }
     if !facts.input.is_null() {
         field("input", text::preview(&facts.input))?;
     }

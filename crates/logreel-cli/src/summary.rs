@@ -192,7 +192,13 @@ fn of_body(body: &Body, at: Timestamp) -> String {
             let status = logreel::Status::from(child.status);
             format!("{} ({}) {status}", child.child, child.step)
         }
-        Body::BudgetChanged(changed) => optional(changed.by.as_deref()),
+        Body::BudgetChanged(changed) => {
+            let limits = crate::budget::written(&changed.budget);
+            let by = changed.by.as_deref().map(one_line);
+            let by = by.map(|by| format!(" by {by}")).unwrap_or_default();
+            let child = changed.child.map(|child| format!(" for {}", child.short()));
+            format!("{limits}{by}{}", child.unwrap_or_default())
+        }
         Body::SpecChanged(changed) => changed.spec_digest.to_string(),
         Body::VerificationFinished(verification) => {
             let checks = verification.checks.iter();

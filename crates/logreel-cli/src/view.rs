@@ -199,7 +199,12 @@ impl View {
                     )
                 }
                 WaitKind::Paused => "paused".to_owned(),
-                WaitKind::Budget => "waits: a limit was reached".to_owned(),
+                WaitKind::Budget => {
+                    let step = wait.step.as_ref().map(|step| format!("{} ", shown(step)));
+                    let used = wait.prompt.as_deref().or(wait.name.as_deref());
+                    let used = used.map(text::one_line).unwrap_or_default();
+                    format!("{}waits for budget: {used}", step.unwrap_or_default())
+                }
                 WaitKind::CrashLoop => "waits: its drivers keep dying".to_owned(),
                 // The step's own line says it.
                 WaitKind::Retry | WaitKind::Child | WaitKind::InDoubt => return None,

@@ -759,6 +759,64 @@ fn init_makes_a_first_workflow_and_overwrites_nothing() {
 }
 
 /// One that is dead and that nobody has asked about yet is not alive.
+/// Its own child, and that one's: one more than it may have.
+const LIMITED: &str = r#"
+name = "limited"
+[budget]
+children = 1
+wall = "1h"
+[[step]]
+id = "outer"
+[step.workflow]
+name = "outer"
+[[step.workflow.step]]
+id = "inner"
+[step.workflow.step.workflow]
+name = "inner"
+[[step.workflow.step.workflow.step]]
+id = "work"
+run = "echo done"
+"#;
+
+#[test]
+fn a_run_out_of_budget_stops_with_3_names_what_helps_and_goes_on_with_more() {
+    let project = Project::new(LIMITED);
+    let ran = project.run(&["run", "w.toml"]);
+    check("out_of_budget", &project, &ran);
+    let runs = project.json(&["ls"]);
+    let ids: Vec<&str> = (runs["items"].as_array().unwrap().iter())
+        .map(|run| run["id"].as_str().unwrap())
+        .collect();
+    let [child, root] = ids[..] else {
+        panic!("{ids:?}")
+    };
+    let add = |amount: &'static str| ["resume", root, "--add-budget", amount];
+    for wrong in ["minutes=3", "children", "children=1,usd=much"] {
+        refused(&project, &add(wrong), "usage", 2);
+    }
+    let said = refused(&project, &add("children=1,tokens=5"), "not_applicable", 5);
+    assert!(said["message"].to_string().contains("tokens"), "{said}");
+    let limits = |run: &str| {
+        let budget = project.json(&["show", run])["budget"].clone();
+        (
+            budget["children"].clone(),
+            budget["used"]["children"].clone(),
+        )
+    };
+    assert_eq!(limits(root), (json!(1), json!(1)), "nothing was raised");
+    assert_eq!(limits(child), (json!(0), json!(0)));
+    let shown = project.run(&["show", root]).out;
+    assert!(shown.contains(", children 1 of 1\n"), "{shown}");
+
+    // Whoever names the root means the child that waits.
+    let ran = project.run(&add("children=1"));
+    assert_eq!((ran.code, ran.out.as_str()), (0, "done\n"), "{}", ran.err);
+    assert_eq!(limits(root), (json!(2), json!(2)));
+    assert_eq!(limits(child), (json!(1), json!(1)));
+    let raised = project.run(&["log", root, "--kind", "budget.changed"]).out;
+    assert!(raised.contains("children=2 by ada for "), "{raised}");
+}
+
 fn is_alive(pid: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
     stat.is_ok_and(|stat| {

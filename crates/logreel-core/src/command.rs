@@ -1,8 +1,8 @@
 //! Requests: what a driver or someone outside wants to happen. [`crate::decide()`] answers them with
 //! drafts of events.
 
-use crate::event::{Body, Budget, Cause, Resolution};
-use crate::id::WaitId;
+use crate::event::{Body, Budget, Cause, ChildStarted, Resolution};
+use crate::id::{RunId, WaitId};
 use crate::{Payload, Timestamp};
 
 /// An event before it has its place in the log.
@@ -36,6 +36,14 @@ pub enum Command {
         body: Body,
         /// The caller's own time for it.
         caller_at: Option<Timestamp>,
+    },
+    /// A child is about to exist. Recorded as any fact, it is the only one that starts.
+    StartChild {
+        /// The fact, with the limits that the child asks for; what is recorded is what it gets.
+        started: ChildStarted,
+        /// How many children start in this turn, itself among them and without those that were
+        /// recorded already: they share what is left.
+        together: u64,
     },
     /// The work is done.
     Complete {
@@ -114,9 +122,11 @@ pub enum Outside {
     },
     /// Raise limits by this much.
     AddBudget {
-        /// What to add to each limit that exists.
+        /// What to add to each limit; one that the run does not have is refused.
         add: Budget,
         /// Who.
         by: Option<String>,
+        /// The child that it is for: it is set aside for that child at once.
+        child: Option<RunId>,
     },
 }

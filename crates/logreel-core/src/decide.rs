@@ -1,5 +1,6 @@
 //! Decisions: which facts follow from a request. Pure; what it emits, `fold` accepts.
 
+use crate::budget::{Limit, OverBudget};
 use crate::command::{Command, Draft, Outside};
 use crate::event::{
     Body, BudgetChanged, ClaimReason, MessageQueued, OnDeadline, RunCancelled, RunCompleted,
@@ -59,8 +60,14 @@ pub enum Rejected {
     #[error("`{0}` names no call or step in doubt, or several; a step is also named by its array")]
     NotInDoubt(String),
     /// There is no such limit to raise.
-    #[error("the run has no such limit to raise")]
-    NoSuchLimit,
+    #[error("the run has no limit on `{0}` to raise")]
+    NoSuchLimit(Limit),
+    /// Nothing is to be added to any limit.
+    #[error("nothing to add to any limit")]
+    NothingToAdd,
+    /// A limit leaves no room. It can be raised, and a child that ends returns what it did not use.
+    #[error("the budget is used up: {0}")]
+    OverBudget(OverBudget),
 }
 
 /// What an outside command leads to. A refusal may still leave facts: an answer that comes after its
@@ -104,8 +111,16 @@ pub fn decide(
     epoch: Epoch,
     command: Command,
 ) -> Result<Draft, Rejected> {
+    let mut together = 1;
     let (mut body, caller_at) = match command {
         Command::Record { body, caller_at } => (body, caller_at),
+        Command::StartChild {
+            started,
+            together: siblings,
+        } => {
+            together = siblings;
+            (started.into(), None)
+        }
         Command::Complete { output } => {
             let final_state_digest = UNKNOWN;
             (
@@ -154,9 +169,15 @@ pub fn decide(
         Body::WaitStarted(wait) => {
             wait.suspends = suspends(state, wait, epoch).map_err(Rejected::Illegal)?;
         }
+        Body::ChildStarted(started) => started.budget = state.row.lend(&started.budget, together),
         _ => {}
     }
     admit(state, &body, epoch).map_err(Rejected::Illegal)?;
+    // Last: whoever is told of a limit waits for it, and would find out only then that it was wrong.
+    state
+        .row
+        .check_budget(&body)
+        .map_err(Rejected::OverBudget)?;
     Ok(Draft {
         body,
         caller_at,
@@ -433,31 +454,34 @@ pub fn decide_outside(
                 waits.map(|open| ended(open, WaitOutcome::Resolved, Some(by.clone())).into());
             Decision::append(std::iter::once(resolved).chain(ends).collect())
         }
-        Outside::AddBudget { add, by } => {
+        Outside::AddBudget { add, by, child } => {
             let mut budget = row.facts.budget.clone();
-            let mut raised = false;
-            for (limit, add) in [
-                (&mut budget.children, add.children),
-                (&mut budget.tokens, add.tokens),
-                (&mut budget.tool_calls, add.tool_calls),
-                (&mut budget.usd_micros, add.usd_micros),
-                (&mut budget.wall_ms, add.wall_ms),
-            ] {
-                if let (Some(limit), Some(add)) = (limit, add) {
-                    *limit = limit.saturating_add(add);
-                    raised = true;
+            for limit in Limit::ALL {
+                match (budget.get_mut(limit), add.get(limit)) {
+                    (Some(allowed), Some(add)) => *allowed = allowed.saturating_add(add),
+                    (None, Some(_)) => return Decision::refuse(Rejected::NoSuchLimit(limit)),
+                    (_, None) => {}
                 }
             }
-            if !raised {
-                return Decision::refuse(Rejected::NoSuchLimit);
+            if add.is_empty() {
+                return Decision::refuse(Rejected::NothingToAdd);
             }
             let changed = BudgetChanged {
                 budget,
                 by: by.clone(),
+                child: *child,
             }
             .into();
-            let ends = end_waits(row, |open| open.wait.kind == WaitKind::Budget)
-                .map(|open| ended(open, WaitOutcome::Raised, by.clone()).into());
+            // What goes on to a child leaves as little room here as there was.
+            let has_room = |open: &OpenWait| {
+                let named = |limit: &Limit| open.wait.name.as_deref() == Some(limit.as_str());
+                let about = Limit::ALL.into_iter().find(named);
+                child.is_none() && about.is_none_or(|limit| add.get(limit).is_some())
+            };
+            let ends = end_waits(row, |open| {
+                open.wait.kind == WaitKind::Budget && has_room(open)
+            })
+            .map(|open| ended(open, WaitOutcome::Raised, by.clone()).into());
             Decision::append(std::iter::once(changed).chain(ends).collect())
         }
     }

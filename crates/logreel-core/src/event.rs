@@ -14,7 +14,7 @@ use crate::{Digest, Timestamp};
 
 pub use vocabulary::{
     Budget, Cause, Check, ClaimReason, Durability, Effect, Git, OnDeadline, Parent, Phase,
-    Provenance, Relation, Resolution, RunKind, Spend, TerminalStatus, Verdict, WaitKind,
+    Provenance, Relation, Resolution, RunKind, Spend, TerminalStatus, Used, Verdict, WaitKind,
     WaitOutcome,
 };
 
@@ -695,6 +695,10 @@ pub struct ChildFinished {
     pub status: TerminalStatus,
     /// The step it was the work of.
     pub step: StepId,
+    /// What it used, with everyone below it; the rest of what was moved to it returns. Without it
+    /// nothing returns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used: Option<Used>,
 }
 
 /// Body of `budget.changed`.
@@ -704,6 +708,9 @@ pub struct BudgetChanged {
     pub budget: Budget,
     /// Who changed them.
     pub by: Option<String>,
+    /// The child that what was added is for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub child: Option<RunId>,
 }
 
 /// Body of `spec.changed`.

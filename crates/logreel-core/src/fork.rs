@@ -4,7 +4,8 @@
 //! The fold reads the shared events under the fork's id like any others; `run.forked` then leaves
 //! what finished and takes away what was under way. Nothing here copies an event.
 
-use crate::event::{Body, Budget, Effect, Event, Parent, Relation, RunForked};
+use crate::budget::Driven;
+use crate::event::{Body, Budget, Effect, Event, Parent, Relation, RunForked, Used};
 use crate::fold::Illegal;
 use crate::id::{RunId, StepId};
 use crate::meaning::ResultSet;
@@ -103,6 +104,9 @@ impl Row {
         self.pulse.models_open = 0;
         self.pulse.active_tools.clear();
         self.pulse.takeovers = 0;
+        self.pulse.beside = Used::default();
+        self.pulse.driven = Driven::default();
+        self.pulse.reserved.clear();
         let usage = self.pulse.usage.clone();
         let facts = self.facts_mut();
         facts.budget = forked.budget.clone();
@@ -110,6 +114,7 @@ impl Row {
         facts.in_doubt.clear();
         facts.input = forked.input.clone();
         facts.key = None;
+        facts.loans.clear();
         facts.parent = Some(forked.parent.clone());
         facts.phase = None;
         facts.session = None;

@@ -8,6 +8,7 @@
 //! [`mod@decide`], [`fork`].
 
 pub mod batch;
+pub mod budget;
 pub mod chain;
 pub mod codec;
 pub mod command;
@@ -25,6 +26,7 @@ pub mod state;
 pub mod time;
 
 pub use batch::Batch;
+pub use budget::{Limit, OverBudget};
 pub use chain::{ChainError, Header, RunKey, Verifier};
 pub use codec::{DecodeError, FORMAT, Record};
 pub use command::{Command, Draft, Outside};

@@ -13,9 +13,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::budget::{Driven, Loan, Reserved};
 use crate::event::{
     Body, Budget, Cause, Durability, Event, Git, Parent, Phase, Provenance, RunKind, Spend,
-    TerminalStatus, Verification, WaitStarted,
+    TerminalStatus, Used, Verification, WaitStarted,
 };
 use crate::fold::{Illegal, IllegalEvent};
 use crate::id::{CallId, Epoch, Head, RunId, Session, StepId, WaitId};
@@ -25,7 +26,7 @@ use crate::{Digest, Payload, Timestamp};
 pub(crate) use apply::patch;
 
 /// Changes when `fold` gives another result for the same log; rows of another version are rebuilt.
-pub const FOLD_VERSION: u32 = 1;
+pub const FOLD_VERSION: u32 = 2;
 
 /// A run's status, derived from its row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -223,7 +224,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 impl Usage {
-    fn add(&mut self, spent: &Spend) {
+    pub(crate) fn add(&mut self, spent: &Spend) {
         let total = &mut self.spent;
         // Saturating: the figures come from outside, and usage never falls.
         for (sum, more) in [
@@ -281,6 +282,9 @@ pub struct Facts {
     pub kind: RunKind,
     /// Labels.
     pub labels: BTreeMap<String, String>,
+    /// What children that have not ended may use, for those with limits.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub loans: Vec<Loan>,
     /// The run it came from.
     pub parent: Option<Parent>,
     /// Where it is; `None` before it began.
@@ -309,12 +313,22 @@ pub struct Pulse {
     /// Tool calls under way.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub active_tools: Vec<ActiveTool>,
+    /// What counts against the limits beside `usage`: children, what those that ended used, and model
+    /// calls whose driver died. Its time is in `driven`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub beside: Used,
     /// The end of the context.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context: Option<Digest>,
+    /// Driven time, of a run whose time is limited.
+    #[serde(skip_serializing_if = "is_default")]
+    pub driven: Driven,
     /// Model calls under way.
     #[serde(skip_serializing_if = "is_default")]
     pub models_open: u32,
+    /// What those of them may cost that said so.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reserved: Vec<Reserved>,
     /// Announced steps under way in this epoch.
     #[serde(skip_serializing_if = "is_default")]
     pub running: u32,
@@ -380,6 +394,7 @@ impl Row {
                 key: started.key.clone(),
                 kind: started.kind,
                 labels: started.labels.clone(),
+                loans: Vec::new(),
                 parent: started.parent.clone(),
                 phase: None,
                 provenance: started.provenance.clone(),
@@ -392,6 +407,11 @@ impl Row {
             }),
             pulse: Pulse {
                 context: started.context,
+                driven: Driven {
+                    from: (started.budget.wall_ms.is_some() && event.epoch > Epoch::NONE)
+                        .then_some(event.at),
+                    us: 0,
+                },
                 ..Pulse::default()
             },
         })

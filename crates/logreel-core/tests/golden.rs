@@ -268,6 +268,7 @@ fn every_kind() -> Log {
         final_state_digest: Digest::of(b"child"),
         status: TerminalStatus::Completed,
         step: step_id("review"),
+        used: None,
     });
     log.outside(Outside::AddBudget {
         add: Budget {
@@ -275,6 +276,7 @@ fn every_kind() -> Log {
             ..Budget::default()
         },
         by: Some("ann".into()),
+        child: None,
     })
     .unwrap();
     let spec = payload(json!({ "name": "tester", "version": "2" }));

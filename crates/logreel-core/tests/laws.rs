@@ -97,6 +97,19 @@ proptest! {
             prop_assert!(new.spent.input_tokens >= old.spent.input_tokens);
             prop_assert!(new.spent.usd_micros >= old.spent.usd_micros);
             prop_assert!(new.model_calls >= old.model_calls && new.tool_calls >= old.tool_calls);
+            if !matches!(sealed.event.body, Body::RunForked(_)) {
+                let (old, new) = (before.row.used(), state.row.used());
+                for limit in Limit::ALL {
+                    prop_assert!(new.get(limit) >= old.get(limit), "{} of the budget", limit);
+                }
+                let passed = sealed.event.at.since(before.row.updated_at);
+                let driven = u128::from(state.row.pulse.driven.us - before.row.pulse.driven.us);
+                // Only a child's end makes it more than what the clock says.
+                let is_child = matches!(sealed.event.body, Body::ChildFinished(_));
+                let from = before.row.pulse.driven.from;
+                let uncounted = from.map_or(passed, |from| sealed.event.at.since(from));
+                prop_assert!(is_child || driven <= uncounted.as_micros());
+            }
             if before.row.facts.ended.is_some() {
                 prop_assert!(sealed.event.late);
                 prop_assert_eq!(&state.row.facts, &before.row.facts);
@@ -105,6 +118,8 @@ proptest! {
                 same.row.updated_at = state.row.updated_at;
                 same.row.epoch = state.row.epoch;
                 same.row.pulse.usage = new.clone();
+                same.row.pulse.reserved = state.row.pulse.reserved.clone();
+                same.row.pulse.beside = state.row.pulse.beside;
                 prop_assert_eq!(&same, &state, "only head and usage move");
             } else {
                 prop_assert!(!sealed.event.late);

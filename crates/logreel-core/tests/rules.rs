@@ -650,12 +650,19 @@ fn a_signal_after_the_deadline_is_kept_and_the_timeout_recorded() {
 fn raising_a_limit_ends_the_wait_for_budget_and_needs_such_a_limit() {
     let mut log = Log::new();
     log.wait(waiting(WaitKind::Budget));
-    let add = |add| Outside::AddBudget { add, by: None };
+    let add = |add| Outside::AddBudget {
+        add,
+        by: None,
+        child: None,
+    };
     let money = Budget {
         usd_micros: Some(5),
         ..Budget::default()
     };
-    assert_eq!(log.outside(add(money)), Err(Rejected::NoSuchLimit));
+    assert_eq!(
+        log.outside(add(money)),
+        Err(Rejected::NoSuchLimit(Limit::Usd))
+    );
     log.outside(add(Budget {
         tokens: Some(5),
         ..Budget::default()
@@ -1016,6 +1023,7 @@ fn a_fork_takes_away_the_results_of_what_starts_again() {
         final_state_digest: Digest::of(b"child"),
         status: TerminalStatus::Failed,
         step: step_id(step),
+        used: None,
     };
     let mut log = kept.clone();
     log.record(short("again", json!(2)))

@@ -13,7 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use logreel_core::event::{Budget, Custom, Durability, Provenance, Relation, RunKind, RunStarted};
-use logreel_core::{AppendId, Digest, Draft, Epoch, Json, Outside, Payload, RunId, Seq, Status};
+use logreel_core::{
+    AppendId, Digest, Draft, Epoch, FOLD_VERSION, Json, Outside, Payload, RunId, Seq, Status,
+};
 use logreel_store::contract::TestEnv;
 use logreel_store::sqlite::{Options, this_host};
 use logreel_store::{
@@ -418,7 +420,10 @@ async fn a_projection_of_another_build_is_made_anew() {
     let store = place.open();
     let after = note(&store, &entry, 2).await;
     assert_eq!(&*after.row.facts.agent, "agent");
-    assert_eq!(place.ask("SELECT fold_version FROM runs"), 1);
+    assert_eq!(
+        place.ask("SELECT fold_version FROM runs"),
+        i64::from(FOLD_VERSION)
+    );
     assert_eq!(store.check(), Vec::<String>::new());
 }
 
@@ -484,7 +489,7 @@ async fn the_projection_of_a_fork_is_made_anew_from_all_it_shares() {
     assert_eq!(store.check(), Vec::<String>::new());
     place.sql("UPDATE runs SET fold_version = 0, facts = json_set(facts, '$.agent', 'wrong')");
     assert_eq!(store.entry(&entry.row.run).await.unwrap(), entry);
-    place.sql("UPDATE runs SET fold_version = 1");
+    place.sql(&format!("UPDATE runs SET fold_version = {FOLD_VERSION}"));
     assert_eq!(store.check().len(), 2, "both rows are wrong");
 }
 

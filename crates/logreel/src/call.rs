@@ -153,8 +153,6 @@ impl ToolCall<'_> {
         Fut: Future<Output = Result<Recorded, TaskError>>,
     {
         let (ctx, journal) = (self.ctx, &self.ctx.0.journal);
-        let _busy = Counted::new(&ctx.0.activity.busy);
-        ctx.log().may_begin().await?;
         let (arguments, blob) = Payload::of(self.arguments.clone());
         let called = ToolCalled {
             arguments,
@@ -168,8 +166,23 @@ impl ToolCall<'_> {
         let (called, blobs) = (Body::from(called), Vec::from_iter(blob));
         let mut pending = None;
         let waits_open = journal.with_state(|state| !state.row.facts.waits.is_empty());
-        if self.effect == Effect::Write || waits_open {
-            ctx.log().record(vec![called], blobs).await?;
+        // One that a limit may refuse is not made before it was not.
+        let limited = journal.with_state(|state| {
+            let budget = &state.row.facts.budget;
+            budget.tool_calls.is_some() || budget.wall_ms.is_some()
+        });
+        let announced = self.effect == Effect::Write || waits_open || limited;
+        let _busy = if announced {
+            ctx.log()
+                .record_in_budget(vec![called.clone()], blobs.clone())
+                .await?;
+            Counted::new(&ctx.0.activity.busy)
+        } else {
+            let busy = Counted::new(&ctx.0.activity.busy);
+            ctx.log().may_begin().await?;
+            busy
+        };
+        if announced {
             crate::driver::check_lease(&ctx.0).await;
         } else {
             // It goes out with its result, or by itself when that takes longer.

@@ -65,6 +65,7 @@ pub struct Checkpoint {
     /// Signals nobody awaited yet.
     #[serde(default)]
     signals: Vec<Signal>,
+    /// What is left of the limits: what was used stays used.
     #[serde(default)]
     budget: Budget,
     open_writes: Vec<OpenWrite>,
@@ -230,7 +231,7 @@ impl Inner {
             failed: failed(&state),
             waits: open_waits(&state),
             signals: Vec::new(),
-            budget: facts.budget.clone(),
+            budget: state.row.left(),
             open_writes: open_writes(&state),
         };
         for (name, seq) in &state.signals {

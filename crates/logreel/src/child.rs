@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use logreel_core::decide::plain_wait;
 use logreel_core::event::{
-    Budget, ChildFinished, ChildStarted, Effect, OnDeadline, Parent, Provenance, Relation,
-    RunStarted, StepFailed, StepFinished, TerminalStatus, WaitEnded, WaitKind, WaitOutcome,
+    ChildFinished, ChildStarted, Effect, OnDeadline, Parent, Provenance, Relation, RunKind,
+    RunStarted, StepFailed, StepFinished, TerminalStatus, Used, WaitEnded, WaitKind, WaitOutcome,
     WaitStarted,
 };
 use logreel_core::row::{End, Ended, OpenWait};
@@ -18,6 +18,7 @@ use logreel_store::{CreateError, Entry, NewRun};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::budget;
 use crate::ctx::{Counted, Ctx};
 use crate::driver::Begin;
 use crate::engine::Inner;
@@ -104,18 +105,14 @@ fn open_child(ctx: &Ctx, step: &StepId) -> Option<(RunId, Seq)> {
 /// Records that the child is about to exist and that the step waits for it.
 async fn announce(ctx: &Ctx, step: &StepId, child: &Child<'_>) -> Result<(RunId, Seq), TaskError> {
     let journal = &ctx.0.journal;
-    if journal.stopped().is_some() {
-        return Err(ctx.0.until_stopped().await);
-    }
-    crate::driver::check_lease(&ctx.0).await;
     let id = journal.env.run_id();
     let started = ChildStarted {
-        budget: Budget::default(),
+        budget: child.program.budget.clone(),
         child: id,
         detached: false,
         step: step.clone(),
     };
-    let wait = WaitStarted {
+    let wait = || WaitStarted {
         deadline: child.timeout.map(|after| journal.env.now() + after),
         on_deadline: child.timeout.map(|_| OnDeadline::Fail),
         name: Some(id.to_string()),
@@ -123,11 +120,20 @@ async fn announce(ctx: &Ctx, step: &StepId, child: &Child<'_>) -> Result<(RunId,
         step: Some(step.clone()),
         ..plain_wait(WaitKind::Child, NEW_WAIT)
     };
-    let commands = vec![Body::from(started).into(), Body::from(wait).into()];
-    match journal.record(commands, Vec::new()).await {
-        Ok(events) => Ok((id, events.first().map_or(Seq::FIRST, |event| event.seq))),
-        Err(error) => Err(ctx.0.refused(error).await),
+    if child.program.kind == RunKind::Agent {
+        budget::before_agent(ctx, step).await?;
     }
+    let starting = budget::Starting::new(ctx).await;
+    let commands = || {
+        let started = Command::StartChild {
+            started: started.clone(),
+            together: starting.together(),
+        };
+        vec![started, Body::from(wait()).into()]
+    };
+    let about = budget::About::step(step);
+    let events = budget::record(ctx, &about, commands, Vec::new()).await?;
+    Ok((id, events.first().map_or(Seq::FIRST, |event| event.seq)))
 }
 
 /// Creates the child, or finds the one that was created before a crash, and has it driven.
@@ -137,7 +143,7 @@ async fn create(ctx: &Ctx, id: RunId, seq: Seq, child: &Child<'_>) -> Result<(),
     let (spec, spec_blob) = Payload::of(child.program.spec.clone());
     let started = journal.with_state(|state| RunStarted {
         agent: Arc::clone(&child.program.name),
-        budget: child.program.budget.clone(),
+        budget: budget::moved_to(&state.row, &id),
         context: None,
         dir: state.row.facts.dir.clone(),
         durability: state.row.facts.durability,
@@ -229,7 +235,8 @@ async fn record_end(
             TaskError::of_kind("bug", format!("{id} has ended and has no end")).permanent(),
         );
     };
-    let mut commands: Vec<Command> = vec![finished(step, id, ended).into()];
+    let used = budget::used_by(&*journal.store, &entry.row).await;
+    let mut commands: Vec<Command> = vec![finished(step, id, ended, used).into()];
     commands.extend(over(ctx, step, id).map(Command::from));
     let since = entry.row.facts.created_at;
     let (result, blobs) = result(ctx, step, child, attempt, ended, since).await?;
@@ -248,7 +255,7 @@ async fn record_end(
     }
 }
 
-fn finished(step: &StepId, child: RunId, ended: &Ended) -> Body {
+fn finished(step: &StepId, child: RunId, ended: &Ended, used: Used) -> Body {
     let status = match ended.end {
         End::Completed { .. } => TerminalStatus::Completed,
         End::Failed { .. } => TerminalStatus::Failed,
@@ -259,6 +266,7 @@ fn finished(step: &StepId, child: RunId, ended: &Ended) -> Body {
         final_state_digest: ended.final_state_digest,
         status,
         step: step.clone(),
+        used: Some(used),
     }
     .into()
 }

@@ -67,6 +67,8 @@ pub(crate) struct Activity {
     pub(crate) given_up: AtomicUsize,
     /// Waits that can outlive the lease.
     pub(crate) waiting: AtomicUsize,
+    /// Children that are about to start in this turn.
+    pub(crate) starting: AtomicUsize,
     pub(crate) polls: AtomicU64,
     pub(crate) polling: AtomicBool,
     pub(crate) wait_began: tokio::sync::Notify,

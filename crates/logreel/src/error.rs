@@ -270,7 +270,9 @@ impl Error {
                 | Rejected::TooLate { .. }
                 | Rejected::WrongAnswer { .. }
                 | Rejected::NotInDoubt(_)
-                | Rejected::NoSuchLimit => ErrorKind::NotApplicable,
+                | Rejected::NoSuchLimit(_)
+                | Rejected::OverBudget(_) => ErrorKind::NotApplicable,
+                Rejected::NothingToAdd => ErrorKind::Usage,
             },
             Self::NotRetried { status, .. } if status.is_terminal() => ErrorKind::Terminal,
             Self::NotRetried { .. } => ErrorKind::NotApplicable,

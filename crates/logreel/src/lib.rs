@@ -25,6 +25,7 @@
 
 mod agents;
 mod answer;
+mod budget;
 mod call;
 mod cancel;
 mod checkpoint;

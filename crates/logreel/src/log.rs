@@ -36,6 +36,10 @@ impl Ctx {
 }
 
 impl<'c> Log<'c> {
+    pub(crate) fn ctx(&self) -> &'c Ctx {
+        self.0
+    }
+
     /// Looks at the folded state. Nothing may await while it is borrowed.
     pub fn with_state<T>(&self, look: impl FnOnce(&RunState) -> T) -> T {
         self.0.0.journal.with_state(look)

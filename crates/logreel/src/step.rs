@@ -207,6 +207,7 @@ impl<'c> Step<'c> {
         };
         loop {
             crate::wait::back_off(ctx, &step, wait).await?;
+            crate::budget::before_step(ctx, &step).await?;
             running.may_begin().await?;
             let _busy = Counted::new(&ctx.0.activity.busy);
             let future = call(&step, &work);

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 
 use logreel_core::codec::StoredBody;
 use logreel_core::event::{
-    Budget, Cause, Effect, Git, OnDeadline, Parent, Provenance, Verification, WaitKind,
+    Budget, Cause, Effect, Git, OnDeadline, Parent, Provenance, Used, Verification, WaitKind,
 };
-use logreel_core::row::{End, Usage};
+use logreel_core::row::{End, Row, Usage};
 use logreel_core::state::Doing;
 use logreel_core::{
     Body, CallId, Digest, Epoch, Json, Payload, Record, RunId, RunKey, RunState, Seq, Session,
@@ -89,6 +89,21 @@ pub struct BudgetView {
     pub wall_ms: Option<u64>,
     pub tool_calls: Option<u64>,
     pub children: Option<u64>,
+    /// What was used of them, by the run and everyone below it.
+    pub used: UsedView,
+    /// What is set aside: for open model calls, and for children that have not ended.
+    pub set_aside: UsedView,
+}
+
+/// What was used of limits, as JSON: money in dollars; time is null where it is not limited.
+#[derive(Debug, Clone, Serialize)]
+#[allow(missing_docs, reason = "the fields are those of INTERFACES A, by name")]
+pub struct UsedView {
+    pub tokens: u64,
+    pub usd: f64,
+    pub wall_ms: Option<u64>,
+    pub tool_calls: u64,
+    pub children: u64,
 }
 
 /// An open wait, as JSON.
@@ -166,7 +181,7 @@ impl RunView {
             erased: entry.erased,
             read_only: entry.read_only,
             provenance: facts.provenance.clone(),
-            budget: BudgetView::of(&facts.budget),
+            budget: BudgetView::of(row),
             waiting: facts
                 .waits
                 .iter()
@@ -242,13 +257,28 @@ impl UsageView {
 }
 
 impl BudgetView {
-    fn of(budget: &Budget) -> Self {
+    fn of(row: &Row) -> Self {
+        let budget = &row.facts.budget;
         Self {
             tokens: budget.tokens,
             usd: budget.usd_micros.map(dollars),
             wall_ms: budget.wall_ms,
             tool_calls: budget.tool_calls,
             children: budget.children,
+            used: UsedView::of(row.used(), budget),
+            set_aside: UsedView::of(row.set_aside(), budget),
+        }
+    }
+}
+
+impl UsedView {
+    fn of(used: Used, budget: &Budget) -> Self {
+        Self {
+            tokens: used.tokens,
+            usd: dollars(used.usd_micros),
+            wall_ms: budget.wall_ms.map(|_| used.wall_ms),
+            tool_calls: used.tool_calls,
+            children: used.children,
         }
     }
 }

@@ -209,6 +209,9 @@ where
         };
         loop {
             let known = know(ctx, &step, input_digest, &retry)?;
+            if let Known::Run { .. } = known {
+                crate::budget::before_step(ctx, &step).await?;
+            }
             // A write in doubt is nobody's work; everything else is.
             let _busy = match known {
                 Known::InDoubt => None,

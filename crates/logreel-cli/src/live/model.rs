@@ -181,7 +181,10 @@ impl Model {
                 self.set(run, &resolved.step, mark, at, Some(String::new()));
             }
             Body::WaitStarted(wait) => match (&wait.step, wait.kind) {
-                (Some(step), WaitKind::Approval | WaitKind::Signal | WaitKind::Timer) => {
+                (
+                    Some(step),
+                    WaitKind::Approval | WaitKind::Signal | WaitKind::Timer | WaitKind::Budget,
+                ) => {
                     let what = wait.prompt.as_deref().or(wait.name.as_deref());
                     let until = wait
                         .deadline
@@ -213,6 +216,12 @@ impl Model {
                         (_, None) => "",
                     };
                     self.note(run, step, note);
+                }
+                // What it waited for budget with comes next.
+                (Some(step), WaitOutcome::Raised | WaitOutcome::Finished)
+                    if self.is_waiting(run, step) =>
+                {
+                    self.set(run, step, Mark::Running, at, Some(String::new()));
                 }
                 _ => {}
             },

@@ -136,6 +136,21 @@ pub struct Budget {
     pub wall_ms: Option<u64>,
 }
 
+/// What a run and everyone below it used of their limits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Used {
+    /// Child runs.
+    pub children: u64,
+    /// Tokens, input and output together.
+    pub tokens: u64,
+    /// Tool calls.
+    pub tool_calls: u64,
+    /// Micro-dollars.
+    pub usd_micros: u64,
+    /// Milliseconds of driven time, along the longest chain; 0 when it was not limited.
+    pub wall_ms: u64,
+}
+
 /// Who and what made a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Provenance {

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{ActiveTool, Doubt, End, Ended, Facts, OpenWait, Row};
+use super::{ActiveTool, Doubt, End, Ended, Facts, OpenWait, Pulse, Row};
+use crate::budget::Before;
 use crate::event::{Body, Event, Phase, Resolution};
 use crate::fold::{Illegal, IllegalEvent};
 use crate::id::{CallId, Head};
@@ -17,20 +18,33 @@ impl Row {
 
     /// [`Row::apply`] for an event whose envelope was checked.
     pub(crate) fn apply_checked(&mut self, event: &Event) -> Result<(), IllegalEvent> {
-        if self.facts.ended.is_none() {
-            let before = (self.pulse.running, self.pulse.models_open);
+        let was = self.facts.ended.is_none().then(|| Before::of(self));
+        if was.is_some() {
+            let Pulse {
+                running,
+                models_open,
+                beside,
+                ..
+            } = self.pulse;
+            let mut left_open = Vec::new();
             if event.epoch > self.epoch {
                 // What the driver before had under way is under way no more.
                 (self.pulse.running, self.pulse.models_open) = (0, 0);
+                left_open = std::mem::take(&mut self.pulse.reserved);
+                self.write_off(&left_open);
             }
-            self.apply_body(event).map_err(|why| {
-                (self.pulse.running, self.pulse.models_open) = before;
-                IllegalEvent::new(event, why)
-            })?;
-        } else if let Body::ModelAnswered(crate::event::ModelAnswered { spent, .. })
-        | Body::ModelFailed(crate::event::ModelFailed { spent, .. }) = &event.body
+            if let Err(why) = self.apply_body(event) {
+                (self.pulse.running, self.pulse.models_open) = (running, models_open);
+                self.pulse.beside = beside;
+                if event.epoch > self.epoch {
+                    self.pulse.reserved = left_open;
+                }
+                return Err(IllegalEvent::new(event, why));
+            }
+        } else if let Body::ModelAnswered(crate::event::ModelAnswered { call, spent, .. })
+        | Body::ModelFailed(crate::event::ModelFailed { call, spent, .. }) = &event.body
         {
-            self.pulse.usage.add(spent);
+            self.settle(call, spent);
         }
         self.head = Head {
             seq: event.seq,
@@ -38,6 +52,9 @@ impl Row {
         };
         self.updated_at = event.at;
         self.epoch = event.epoch;
+        if let Some(was) = was {
+            self.count_driven(event, was);
+        }
         Ok(())
     }
 
@@ -144,16 +161,17 @@ impl Row {
             Body::ModelCalled(called) => {
                 self.pulse.models_open += 1;
                 self.pulse.usage.model_calls += 1;
+                self.reserve(&called.call, &called.reserved);
                 self.note_model(&called.model);
             }
             Body::ModelAnswered(answered) => {
                 self.pulse.models_open = self.pulse.models_open.saturating_sub(1);
-                self.pulse.usage.add(&answered.spent);
+                self.settle(&answered.call, &answered.spent);
                 self.pulse.takeovers = 0;
             }
             Body::ModelFailed(failed) => {
                 self.pulse.models_open = self.pulse.models_open.saturating_sub(1);
-                self.pulse.usage.add(&failed.spent);
+                self.settle(&failed.call, &failed.spent);
             }
             Body::ToolCalled(called) => {
                 self.begin_executing();
@@ -216,8 +234,12 @@ impl Row {
                 Some(wait) if self.wait(wait).is_none() => return Err(Illegal::WaitNotOpen(wait)),
                 Some(_) | None => {}
             },
-            Body::ChildFinished(_) => self.pulse.takeovers = 0,
-            Body::BudgetChanged(changed) => self.facts_mut().budget = changed.budget.clone(),
+            Body::ChildStarted(started) => self.child_started(started),
+            Body::ChildFinished(finished) => {
+                self.child_finished(finished);
+                self.pulse.takeovers = 0;
+            }
+            Body::BudgetChanged(changed) => self.budget_changed(changed),
             Body::SpecChanged(changed) => self.facts_mut().spec_digest = changed.spec_digest,
             Body::VerificationFinished(verification) => {
                 self.facts_mut().verification = Some(verification.clone());
@@ -231,7 +253,6 @@ impl Row {
             | Body::CheckpointSaved(_)
             | Body::CheckpointRestored(_)
             | Body::CheckpointDeleted(_)
-            | Body::ChildStarted(_)
             | Body::OutputWritten(_)
             | Body::Custom(_) => {}
             Body::Unknown(_) => return Err(Illegal::UnknownKind),

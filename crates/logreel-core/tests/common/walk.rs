@@ -15,7 +15,11 @@ pub type Wish = (u8, u8, u8, i8);
 pub fn legal_log(wishes_max: usize) -> impl Strategy<Value = Log> {
     let wishes = prop::collection::vec(any::<Wish>(), 0..wishes_max);
     (any::<bool>(), wishes).prop_map(|(driven, wishes)| {
-        let mut log = Log::of(started(), Epoch(u64::from(driven)));
+        let begun = RunStarted {
+            budget: budget(wishes.len() as u8),
+            ..started()
+        };
+        let mut log = Log::of(begun, Epoch(u64::from(driven)));
         for group in wishes.chunks(3) {
             walk(&mut log, group);
         }
@@ -104,7 +108,7 @@ fn single(log: &mut Log, wish: Wish) {
                 parent: log.run,
                 relation: [Relation::Fork, Relation::Retry][usize::from(b % 2)],
                 input: (b % 3 == 0).then(|| payload(json!(a))),
-                budget: Budget::default(),
+                budget: budget(a),
                 forgotten: forgotten.collect(),
             };
             match log.fork(Seq(at), fork, b % 5 > 0) {
@@ -176,7 +180,20 @@ fn outside(log: &Log, a: u8, b: u8) -> Outside {
                 ..Budget::default()
             },
             by,
+            child: b.is_multiple_of(2).then(|| child(b % 2)),
         },
+    }
+}
+
+/// Limits that a walk comes near to, some of them at a time.
+fn budget(n: u8) -> Budget {
+    let some = |bit: u8, limit| (n & bit > 0).then_some(limit);
+    Budget {
+        children: some(1, 3),
+        tokens: some(2, 1000),
+        tool_calls: some(4, 5),
+        usd_micros: some(8, 2000),
+        wall_ms: some(16, 100_000),
     }
 }
 
@@ -437,7 +454,10 @@ fn fact(log: &Log, next_wait: WaitId, (choice, a, b, _): Wish) -> Body {
             .into()
         }
         35 => ChildStarted {
-            budget: Budget::default(),
+            budget: Budget {
+                tool_calls: (b % 3 == 0).then_some(2),
+                ..Budget::default()
+            },
             child: child(a % 2),
             detached: false,
             step: step(a),
@@ -448,6 +468,11 @@ fn fact(log: &Log, next_wait: WaitId, (choice, a, b, _): Wish) -> Body {
             final_state_digest: node,
             status: TerminalStatus::Failed,
             step: step(a),
+            used: (b % 3 > 0).then(|| Used {
+                tokens: u64::from(b),
+                wall_ms: u64::from(a),
+                ..Used::default()
+            }),
         }
         .into(),
         _ => remark(log, a, b),
@@ -496,8 +521,9 @@ fn remark(log: &Log, a: u8, b: u8) -> Body {
         }
         .into(),
         12 => BudgetChanged {
-            budget: Budget::default(),
+            budget: budget(b),
             by: None,
+            child: b.is_multiple_of(2).then(|| child(b % 2)),
         }
         .into(),
         13 => SpecChanged {

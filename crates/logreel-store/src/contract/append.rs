@@ -604,6 +604,7 @@ pub async fn the_row_is_the_fold_of_the_whole_log(harness: &dyn Harness) {
             Outside::AddBudget {
                 add: raise,
                 by: None,
+                child: None,
             },
         )
         .await;

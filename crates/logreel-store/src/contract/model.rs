@@ -702,6 +702,7 @@ impl Story {
                     ..Budget::default()
                 },
                 by: None,
+                child: None,
             },
         }
     }
@@ -828,7 +829,12 @@ impl Story {
                     tokens: Some(self.roll(100)),
                     ..Budget::default()
                 };
-                BudgetChanged { budget, by: None }.into()
+                BudgetChanged {
+                    budget,
+                    by: None,
+                    child: None,
+                }
+                .into()
             }
             21 if self.chance(2) => {
                 return Command::Complete {
