@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 
 use crate::ctx::{Counted, Ctx, OUTER, Outer};
 use crate::error::TaskError;
-use crate::journal::{Journal, RecordError};
+use crate::journal::{Announce, Journal, RecordError};
 use crate::value;
 
 /// A step that takes longer is announced, so that watchers see it; a shorter one costs one append.
@@ -375,26 +375,24 @@ impl Running<'_> {
         let journal = &self.ctx.0.journal;
         let started_at = journal.env.now();
         let mut work = std::pin::pin!(self.guarded(work));
-        // While something waits the log must show what runs, or the run would look idle.
-        let waits_open = journal.with_state(|state| !state.row.facts.waits.is_empty());
-        let quick = if waits_open {
-            None
-        } else {
-            tokio::select! {
+        let given_up = GivenUp::armed(self, attempt);
+        let (_quiet, announce) = journal.begin_step(self.started(attempt));
+        let quick = match announce {
+            Announce::Now => None,
+            Announce::Later => tokio::select! {
                 biased;
                 outcome = &mut work => Some(outcome),
                 () = journal.env.sleep(ANNOUNCE_AFTER) => None,
-            }
+            },
         };
         let (outcome, announced) = match quick {
             Some(outcome) => (outcome, false),
             None => {
-                let given_up = GivenUp::armed(self, attempt);
                 let (said, outcome) = tokio::join!(self.announce(attempt), &mut work);
-                given_up.disarm();
                 (outcome, said.is_ok())
             }
         };
+        given_up.disarm();
         let started_at = (!announced).then_some(started_at);
         match outcome.and_then(|value| self.written(&value)) {
             Ok((json, payload, blobs)) => match decode(self.step, &json) {
@@ -447,15 +445,18 @@ impl Running<'_> {
         effect_key(run, &self.step.canonical(), self.input_digest.as_ref())
     }
 
-    async fn announce(&self, attempt: u32) -> Result<(), TaskError> {
-        let key = self.key();
-        let started = StepStarted {
+    fn started(&self, attempt: u32) -> StepStarted {
+        StepStarted {
             attempt,
             effect: self.effect,
             input_digest: self.input_digest,
-            key: Some(key),
+            key: Some(self.key()),
             step: self.step.clone(),
-        };
+        }
+    }
+
+    async fn announce(&self, attempt: u32) -> Result<(), TaskError> {
+        let started = self.started(attempt);
         self.ctx.0.record(started.into(), Vec::new()).await?;
         Ok(())
     }
@@ -530,7 +531,7 @@ impl Running<'_> {
 }
 
 /// The `error.kind` of a step whose future was dropped before it had an outcome.
-const GIVEN_UP: &str = "given_up";
+pub(crate) const GIVEN_UP: &str = "given_up";
 
 /// An announced step whose future is dropped half-way, while its driver lives on, must not look as if
 /// it were still running: the run would never count as waiting. A write is in doubt from then on.

@@ -785,6 +785,61 @@ async fn crash_a_run_of_all_kinds(world: &Virtual, nap: Duration) {
     assert!(looked.load(Ordering::SeqCst) as usize >= scenarios);
 }
 
+/// SEMANTICS 18: a run waits only when nothing else can go on, also after a crash at any write.
+#[tokio::test(start_paused = true)]
+async fn a_step_that_began_right_before_a_wait_is_done_after_a_crash_while_the_wait_is_open() {
+    for world in Virtual::both() {
+        let points = crash_everywhere_on(|env| world.open(env), |_, engine| beside(engine)).await;
+        assert!(points.iter().all(|point| point.end == PointEnd::Same));
+    }
+}
+
+async fn beside(engine: Engine) -> Result<(), Error> {
+    let store = Arc::clone(engine.store());
+    let task: Task<(), bool> = engine.task("beside", move |ctx: Ctx, (): ()| {
+        let store = Arc::clone(&store);
+        async move {
+            // Under way when the wait begins, and for less than a step takes to be announced.
+            let young = || async {
+                let mut bell = store.watch(&ctx.run_id());
+                while store.entry(&ctx.run_id()).await?.row.facts.waits.is_empty() {
+                    bell.rung().await;
+                }
+                Ok::<_, TaskError>(1)
+            };
+            let young = ctx.step("young").run(young);
+            let (young, answer) = tokio::join!(young, ctx.approval("go on?"));
+            young?;
+            Ok(answer?.approved)
+        }
+    });
+    let run = task.start(&()).key("k").await?;
+    // Whoever approves does so once the step is done, and no wait ends before that.
+    let mut events = run.events(Seq::FIRST);
+    let mut running = false;
+    let done = async {
+        while let Some(event) = events.next().await {
+            match event?.body {
+                Body::StepStarted(_) => running = true,
+                Body::WaitStarted(_) => assert!(running, "the log shows what runs"),
+                Body::StepFinished(_) => break,
+                _ => {}
+            }
+        }
+        Ok::<_, Error>(())
+    };
+    let done = tokio::time::timeout(minutes(1), done).await;
+    // One that crashed hears no more.
+    done.map_err(|_| Error::DriverStopped("the step is not done".to_owned()))??;
+    match engine.answer(&run.id(), Answer::approve()).await {
+        // Before the crash.
+        Ok(_) | Err(Error::Rejected { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    run.wait().await?;
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_signal_sent_at_any_moment_ends_one_wait() {
     on_both(|world| async move {
