@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 
 use crate::ctx::{Counted, Ctx, OUTER, Outer};
 use crate::error::TaskError;
-use crate::journal::{Announce, Journal, RecordError};
+use crate::journal::{Announce, Journal, RecordError, Stop};
 use crate::value;
 
 /// A step that takes longer is announced, so that watchers see it; a shorter one costs one append.
@@ -538,6 +538,8 @@ pub(crate) const GIVEN_UP: &str = "given_up";
 pub(crate) struct GivenUp<'a, 'b> {
     running: &'a Running<'b>,
     attempt: u32,
+    /// Whether something can find out what became of it.
+    reconciles: bool,
     armed: bool,
 }
 
@@ -546,8 +548,15 @@ impl<'a, 'b> GivenUp<'a, 'b> {
         Self {
             running,
             attempt,
+            reconciles: false,
             armed: true,
         }
+    }
+
+    /// For a write that may be asked about when it was interrupted.
+    pub(crate) fn reconciles(mut self, reconciles: bool) -> Self {
+        self.reconciles = reconciles;
+        self
     }
 
     pub(crate) fn disarm(mut self) {
@@ -561,14 +570,22 @@ impl Drop for GivenUp<'_, '_> {
             ctx, step, effect, ..
         } = self.running;
         let journal = &ctx.0.journal;
-        // A driver that stops leaves its steps as they are; the next one runs them again.
-        if !self.armed || journal.stopped().is_some() {
+        if !self.armed {
             return;
         }
+        let reason = match journal.stopped() {
+            None => "its future was dropped",
+            // Its grace time is over, and the run may stay paused for long: whoever looks at it must
+            // see that the write may have happened.
+            Some(Stop::Paused) if *effect == Effect::Write && !self.reconciles => {
+                "the run was paused before its outcome came back"
+            }
+            // A driver that stops leaves its steps as they are; the next one runs them again.
+            Some(_) => return,
+        };
         let commands = match effect {
             Effect::Write => {
                 let key = self.running.key();
-                let reason = "its future was dropped";
                 crate::write_step::in_doubt(step, journal.epoch, key, reason)
             }
             Effect::Read | Effect::Idempotent => {

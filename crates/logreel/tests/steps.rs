@@ -921,6 +921,60 @@ async fn a_write_whose_future_is_dropped_is_in_doubt() {
     run.cancel("enough").await.unwrap();
 }
 
+/// INTERFACES B: a write in flight gets its grace time and is then in doubt, not only once someone
+/// resumes the run. One that can be asked about is asked then.
+#[tokio::test(start_paused = true)]
+async fn a_write_that_a_pause_interrupts_is_in_doubt_before_the_lease_is_given_back() {
+    for world in Virtual::both() {
+        for reconciles in [false, true] {
+            pause_a_write(&world.engine().await, reconciles).await;
+        }
+    }
+}
+
+async fn pause_a_write(engine: &TestEngine, reconciles: bool) {
+    let calls = Counter::default();
+    let called = Arc::clone(&calls);
+    let task: Task<(), u32> = engine.task("pay", move |ctx: Ctx, (): ()| {
+        let called = Arc::clone(&called);
+        async move {
+            let hang = |_| {
+                called.fetch_add(1, Ordering::SeqCst);
+                std::future::pending::<Result<u32, TaskError>>()
+            };
+            let found = |_| async { Ok::<_, TaskError>(Reconciled::Done(7)) };
+            match reconciles {
+                true => ctx.write_step("pay").reconcile(found).run(hang).await,
+                false => ctx.write_step("pay").run(hang).await,
+            }
+        }
+    });
+    let run = task.start(&()).await.unwrap();
+    until(engine, run.id(), "step.started").await;
+    engine.pause(&run.id(), "lunch").await.unwrap();
+    let paused = until_entry(engine, run.id(), |entry| entry.driver.is_none()).await;
+    let waits = paused.row.facts.waits.iter().map(|open| open.wait.kind);
+    let (doubts, waits) = (paused.row.facts.in_doubt.len(), waits.collect::<Vec<_>>());
+    if reconciles {
+        assert_eq!((doubts, waits), (0, vec![WaitKind::Paused]));
+        engine.resume(&run.id()).await.unwrap();
+    } else {
+        assert_eq!(
+            (doubts, waits),
+            (1, vec![WaitKind::Paused, WaitKind::InDoubt])
+        );
+        // It can be settled while the run is paused, and the run stays paused.
+        let paid = Resolution::Returned(Payload::of(Json::of(&7).unwrap()).0);
+        engine.resolve(&run.id(), "pay", paid, "me").await.unwrap();
+        let settled = run.entry().await.unwrap();
+        assert_eq!(settled.row.status(), Status::Waiting);
+        assert_eq!(settled.row.facts.waits.len(), 1);
+        engine.resume(&run.id()).await.unwrap();
+    }
+    assert_eq!(run.wait().await.unwrap(), Outcome::Completed(7));
+    assert_eq!(calls.load(Ordering::SeqCst), 1, "it was not repeated");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn code_that_is_called_again_finds_what_it_found_the_first_time() {
     on_both(|world| async move {
