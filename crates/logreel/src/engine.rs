@@ -52,6 +52,7 @@ pub(crate) struct Inner {
     pub(crate) dir: Option<PathBuf>,
     pub(crate) live: Live,
     pub(crate) lease: Duration,
+    pub(crate) payload_bytes_max: u64,
     renew_by_task: bool,
     pub(crate) workers: AtomicUsize,
     /// Joined with the first run this process drives; an engine that only reads is nobody.
@@ -92,6 +93,7 @@ impl Engine {
             any_workflow: false,
             dir: None,
             lease: LEASE,
+            payload_bytes_max: logreel_store::tip::PAYLOAD_MAX_BYTES,
             renew_by_task: false,
         }
     }
@@ -161,6 +163,7 @@ pub struct Builder {
     any_workflow: bool,
     dir: Option<PathBuf>,
     lease: Duration,
+    payload_bytes_max: u64,
     renew_by_task: bool,
 }
 
@@ -197,6 +200,14 @@ impl Builder {
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
+        self
+    }
+
+    /// The largest value that is recorded; 16 MiB when nothing is said. A store that is given with
+    /// [`Builder::store`] has a ceiling of its own, which must not be lower.
+    #[must_use]
+    pub fn payload_bytes_max(mut self, bytes: u64) -> Self {
+        self.payload_bytes_max = bytes;
         self
     }
 
@@ -264,8 +275,8 @@ impl Builder {
                     create: true,
                     durability: self.durability,
                     lease: self.lease,
+                    payload_bytes_max: self.payload_bytes_max,
                     env: Arc::clone(&env),
-                    ..Options::default()
                 };
                 Arc::new(SqliteStore::open(path, options)?)
             }
@@ -281,6 +292,7 @@ impl Builder {
             dir: self.dir,
             live: Live::default(),
             lease: self.lease,
+            payload_bytes_max: self.payload_bytes_max,
             renew_by_task: self.renew_by_task,
             workers: AtomicUsize::new(0),
             owner: OnceCell::new(),

@@ -53,6 +53,7 @@ impl Project {
             .current_dir(self.0.path())
             .env_remove("NO_COLOR")
             .env_remove("LOGREEL_STORE")
+            .env_remove("XDG_CONFIG_HOME")
             .env("HOME", "/nowhere")
             .env("USER", "ada")
             .env("RUST_BACKTRACE", "1");
