@@ -114,6 +114,12 @@ impl Running {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
+    /// As in the process table: `R`, `S`, `T`.
+    pub fn state(&self) -> Option<char> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).ok()?;
+        stat.rsplit_once(") ")?.1.chars().next()
+    }
+
     /// Ends it as a power cut would.
     pub fn kill(mut self) {
         self.child.kill().unwrap();
