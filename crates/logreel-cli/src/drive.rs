@@ -263,6 +263,9 @@ async fn stopped(
         out.note(format!(
             "{short} is paused: `logreel resume {short}` goes on, `logreel cancel {short}` ends it"
         ));
+        for line in outcome::doubts(&*acting.store, &run).await? {
+            out.note(line);
+        }
     }
     if out.json {
         let entry = acting.store.entry(&run).await?;

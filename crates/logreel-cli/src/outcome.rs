@@ -91,6 +91,21 @@ pub async fn how_to_go_on(store: &dyn RunStore, run: &RunId) -> anyhow::Result<V
     Ok(lines)
 }
 
+/// The writes in doubt of a run and its children, and how each is settled.
+pub async fn doubts(store: &dyn RunStore, run: &RunId) -> anyhow::Result<Vec<String>> {
+    let mut lines = Vec::new();
+    for entry in settle::tree(store, run).await? {
+        let waits = entry.row.facts.waits.iter();
+        for open in waits.filter(|open| open.wait.kind == WaitKind::InDoubt) {
+            let step = open.wait.step.as_ref().map(ToString::to_string);
+            let step = text::one_line(&step.unwrap_or_default());
+            let how = how_to_end(&entry.row.run, open);
+            lines.push(format!("`{step}` may have happened: {how}"));
+        }
+    }
+    Ok(lines)
+}
+
 /// What ends a wait: a command, where there is one.
 pub fn how_to_end(run: &RunId, open: &OpenWait) -> String {
     let (wait, short) = (&open.wait, run.short());

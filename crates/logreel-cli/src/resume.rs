@@ -1,13 +1,14 @@
 //! `logreel resume`: drives a run on here, or every run that is ready or lost its driver.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use logreel::core::Rejected;
 use logreel::core::event::{Budget, RunKind, WaitKind, WaitStarted};
-use logreel::store::Claimable;
+use logreel::store::{Claimable, SystemEnv};
 use logreel::view::RunView;
 use logreel::workflow::Workflow;
-use logreel::{Entry, Error, ErrorKind, RunId, Status};
+use logreel::{Entry, Env as _, Error, ErrorKind, RunId, Status};
 
 use crate::changed::{self, Said};
 use crate::drive::{self, Followed};
@@ -25,6 +26,9 @@ Examples:
   logreel resume            go on with every run that is ready or lost its driver
   logreel resume @last --add-budget tokens=50000,usd=1.5
                             give a run more of what it ran out of, and go on";
+
+/// How often a stopped driver's lease is looked at.
+const FROZEN_LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// How many runs are taken at a time when none is named.
 const TAKEN: usize = 1000;
@@ -149,13 +153,32 @@ async fn one(
     acting: Acting,
     entry: &Entry,
     accepted: Option<Workflow>,
-    signals: Signals,
+    mut signals: Signals,
     out: &mut Output,
 ) -> anyhow::Result<u8> {
     let run = entry.row.run;
-    let resumed = match &accepted {
-        Some(workflow) => acting.engine.resume_under(&run, workflow).await,
-        None => acting.engine.resume(&run).await,
+    let mut waits = false;
+    let resumed = loop {
+        let resumed = match &accepted {
+            Some(workflow) => acting.engine.resume_under(&run, workflow).await,
+            None => acting.engine.resume(&run).await,
+        };
+        let Err(Error::Driven { by, .. }) = &resumed else {
+            break resumed;
+        };
+        if !is_frozen(&acting.store.entry(&run).await?) {
+            break resumed;
+        }
+        if !std::mem::replace(&mut waits, true) {
+            let short = run.short();
+            out.note(format!(
+                "{short} is driven by {by}, which is stopped; taking over once its lease has run out"
+            ));
+        }
+        tokio::select! {
+            () = SystemEnv.sleep(FROZEN_LOOK_EVERY) => {}
+            stop = signals.next() => return Ok(stop.code()),
+        }
     };
     match resumed {
         // What it waits for is told, or asked about, by whoever follows it.
@@ -171,6 +194,20 @@ async fn one(
     }
     let followed = Followed::ours(run, entry.row.head.seq.next()).under(accepted);
     drive::to_the_end(acting, followed, signals, out).await
+}
+
+/// Whether the run's driver is a process that someone stopped (SIGSTOP). It beats no more, and its lease
+/// runs out while we look. A process of another host that has its number costs no more than that time.
+fn is_frozen(entry: &Entry) -> bool {
+    let Some(driver) = &entry.driver else {
+        return false;
+    };
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", driver.owner.pid));
+    let state = stat.ok().and_then(|stat| {
+        let (_, after_name) = stat.rsplit_once(") ")?;
+        after_name.chars().next()
+    });
+    state == Some('T')
 }
 
 /// Every run that is ready or lost its driver.

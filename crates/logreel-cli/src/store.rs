@@ -14,8 +14,10 @@ use logreel::{Builder, Engine, ErrorKind, MemoryStore, RunStore, SqliteStore};
 
 use crate::error::Failure;
 use crate::output::Output;
+use crate::settings::Settings;
 
-const FOLDER: &str = ".logreel";
+/// Where a project's store and settings are.
+pub const FOLDER: &str = ".logreel";
 const FILE: &str = "runs.db";
 const NAME: &str = ".logreel/runs.db";
 const MEMORY: &str = "memory:";
@@ -65,11 +67,11 @@ impl Place {
 
     /// Opens the store; never makes one.
     pub async fn open(&self) -> anyhow::Result<Opened> {
-        let store = SqliteStore::open(self.find()?, Options::default())?;
-        let engine = Engine::builder()
-            .store(Arc::new(store.clone()))
-            .build()
-            .await?;
+        let path = self.find()?;
+        let settings = Settings::load(Some(&path))?;
+        let store = SqliteStore::open(path, settings.options(Options::default()))?;
+        let builder = Engine::builder().store(Arc::new(store.clone()));
+        let engine = settings.build(builder).build().await?;
         Ok(Opened { store, engine })
     }
 
@@ -94,14 +96,17 @@ impl Place {
         out: &Output,
         with: impl FnOnce(Builder) -> Builder,
     ) -> anyhow::Result<Acting> {
+        let settings;
         let (store, path): (Arc<dyn RunStore>, _) = if self.is_memory() && missing == Missing::Make
         {
+            settings = Settings::load(None)?;
             (Arc::new(MemoryStore::new(Arc::new(SystemEnv))), None)
         } else {
             let path = match missing {
                 Missing::Refuse => self.find()?,
                 Missing::Make => self.find_or_make()?,
             };
+            settings = Settings::load(Some(&path))?;
             let is_new = !path.exists();
             // Also when there is a file: another process may be about to make a store of it, or may have
             // been killed before it had.
@@ -109,14 +114,15 @@ impl Place {
                 create: missing == Missing::Make,
                 ..Options::default()
             };
-            let store = SqliteStore::open(&path, options)?;
+            let store = SqliteStore::open(&path, settings.options(options))?;
             if is_new {
                 out.note(format!("made the store {}", path.display()));
             }
             (Arc::new(store), Some(path))
         };
         let builder = Engine::builder().store(Arc::clone(&store));
-        let engine = with(builder.any_workflow()).build().await?;
+        let builder = settings.build(builder.any_workflow());
+        let engine = with(builder).build().await?;
         Ok(Acting {
             store,
             engine,

@@ -502,7 +502,16 @@ fn an_interrupted_write_is_in_doubt_until_someone_resolves_it() {
         5,
     );
     running.signal(Signal::INT);
-    assert_eq!(running.end().code, 130);
+    let paused = running.end();
+    assert_eq!(paused.code, 130);
+    let said = paused
+        .err
+        .contains("`work` may have happened: logreel resolve ");
+    assert!(said, "{}", paused.err);
+    assert_eq!(
+        project.json(&["show", "@last"])["steps"][0]["status"],
+        "in_doubt"
+    );
     refused(&project, &["resolve", "@last", "work"], "usage", 2);
     refused(
         &project,

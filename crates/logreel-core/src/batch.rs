@@ -5,7 +5,7 @@ use crate::decide::{Rejected, decide};
 use crate::event::{Body, Event};
 use crate::id::{CallId, Epoch, StepId, WaitId};
 use crate::meaning::ResultSet;
-use crate::state::RunState;
+use crate::state::{Doing, RunState, StepState};
 
 /// Decides what goes into one append: each command on the state that the ones before it lead to. So
 /// what a batch decides, `fold` accepts.
@@ -66,6 +66,15 @@ impl<'a> Batch<'a> {
     /// The id the next wait gets.
     pub fn next_wait(&self) -> WaitId {
         self.ahead.row.next_wait()
+    }
+
+    /// Whether the step was announced by this driver and has no outcome yet.
+    pub fn is_running(&self, step: &StepId) -> bool {
+        let ahead = self.ahead.steps.get(step);
+        match ahead.or_else(|| self.base.steps.get(step)) {
+            Some(StepState::Open(open)) => open.doing == Doing::Running && open.epoch == self.epoch,
+            Some(StepState::Finished { .. } | StepState::Answered { .. }) | None => false,
+        }
     }
 
     /// Copies what the fold of this body reads. The fold reads the entries a body names and no

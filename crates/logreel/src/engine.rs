@@ -53,6 +53,7 @@ pub(crate) struct Inner {
     pub(crate) dir: Option<PathBuf>,
     pub(crate) live: Live,
     pub(crate) lease: Duration,
+    pub(crate) payload_bytes_max: u64,
     renew_by_task: bool,
     pub(crate) workers: AtomicUsize,
     /// Joined with the first run this process drives; an engine that only reads is nobody.
@@ -94,6 +95,7 @@ impl Engine {
             agents: None,
             dir: None,
             lease: LEASE,
+            payload_bytes_max: logreel_store::tip::PAYLOAD_MAX_BYTES,
             renew_by_task: false,
         }
     }
@@ -170,6 +172,7 @@ pub struct Builder {
     agents: Option<Arc<dyn Agents>>,
     dir: Option<PathBuf>,
     lease: Duration,
+    payload_bytes_max: u64,
     renew_by_task: bool,
 }
 
@@ -206,6 +209,14 @@ impl Builder {
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
+        self
+    }
+
+    /// The largest value that is recorded; 16 MiB when nothing is said. A store that is given with
+    /// [`Builder::store`] has a ceiling of its own, which must not be lower.
+    #[must_use]
+    pub fn payload_bytes_max(mut self, bytes: u64) -> Self {
+        self.payload_bytes_max = bytes;
         self
     }
 
@@ -281,8 +292,8 @@ impl Builder {
                     create: true,
                     durability: self.durability,
                     lease: self.lease,
+                    payload_bytes_max: self.payload_bytes_max,
                     env: Arc::clone(&env),
-                    ..Options::default()
                 };
                 Arc::new(SqliteStore::open(path, options)?)
             }
@@ -298,6 +309,7 @@ impl Builder {
             dir: self.dir,
             live: Live::default(),
             lease: self.lease,
+            payload_bytes_max: self.payload_bytes_max,
             renew_by_task: self.renew_by_task,
             workers: AtomicUsize::new(0),
             owner: OnceCell::new(),

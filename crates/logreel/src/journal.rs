@@ -5,22 +5,23 @@
 //! dropped half-way strands nobody: its append stays where the next in line finds it and sends it
 //! again under the same id, which gets the first answer.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use logreel_core::event::{Resolution, WaitKind};
+use logreel_core::event::{Effect, Resolution, StepStarted, WaitKind};
 use logreel_core::meaning::ResultSet;
 use logreel_core::row::End;
 use logreel_core::{
     AppendId, Batch, Blob, Body, Command, Draft, Epoch, Event, Json, Payload, Rejected, RunId,
-    RunState, Seq, Session, WaitId,
+    RunState, Seq, Session, StepId, WaitId,
 };
 use logreel_store::{Append, AppendError, Appended, Env, RunStore};
 use tokio::sync::{oneshot, watch};
 
 use crate::Error;
 use crate::hook::Hooks;
+use crate::step::GIVEN_UP;
 
 /// Events per page when a log is read.
 pub(crate) const PAGE: usize = 1000;
@@ -75,6 +76,11 @@ struct Folded {
     state: RunState,
     results: ResultSet,
     outbox: VecDeque<Pending>,
+    /// Steps under way that may still end without a `step.started` of their own. One stays here until
+    /// its outcome is folded, so that a wait that is decided meanwhile announces it.
+    quiet: BTreeMap<StepId, StepStarted>,
+    /// The append in flight starts a wait.
+    wait_in_flight: bool,
     /// Batches of one, after a batch was refused because of one of its members.
     alone: usize,
     dead: Option<Error>,
@@ -155,6 +161,8 @@ impl Journal {
             state,
             results: entry.results,
             outbox: VecDeque::new(),
+            quiet: BTreeMap::new(),
+            wait_in_flight: false,
             alone: 0,
             dead: None,
             recorded,
@@ -221,6 +229,22 @@ impl Journal {
             }
             first
         });
+    }
+
+    /// A step begins. As long as the answer says so, and the guard lives, it may go unannounced: a
+    /// wait that starts meanwhile announces it in the same append (SEMANTICS 18).
+    pub(crate) fn begin_step(&self, started: StepStarted) -> (Quiet<'_>, Announce) {
+        let step = started.step.clone();
+        let mut folded = self.folded();
+        let waits = folded.wait_in_flight || !folded.state.row.facts.waits.is_empty();
+        folded.quiet.insert(step.clone(), started);
+        let journal = self;
+        let announce = if waits {
+            Announce::Now
+        } else {
+            Announce::Later
+        };
+        (Quiet { journal, step }, announce)
     }
 
     /// Records what the commands decide to; returns when it is durable, with the events.
@@ -363,6 +387,8 @@ impl Journal {
             state,
             results,
             outbox,
+            quiet,
+            wait_in_flight,
             alone,
             ..
         } = &mut *folded;
@@ -371,6 +397,23 @@ impl Journal {
         let mut blobs = Vec::new();
         let mut members = Vec::new();
         while let Some(pending) = outbox.pop_front() {
+            if starts_wait(&pending.commands) {
+                for started in quiet.values() {
+                    if has_ended(&started.step, &drafts) {
+                        continue;
+                    }
+                    let announcement = Pending::unasked(Body::from(started.clone()).into());
+                    match decide_all(state, &mut batch, &announcement.commands) {
+                        Ok(decided) if decided.is_empty() => {}
+                        Ok(decided) => {
+                            members.push((announcement, decided.len()));
+                            drafts.extend(decided);
+                        }
+                        // The wait will be refused as well.
+                        Err(why) => tracing::debug!(run = %self.run, ?why, "not announced"),
+                    }
+                }
+            }
             match decide_all(state, &mut batch, &pending.commands) {
                 Err(why) => reply(pending, Err(why)),
                 Ok(decided) if decided.is_empty() => reply(pending, Ok(Vec::new())),
@@ -388,6 +431,9 @@ impl Journal {
         if drafts.is_empty() {
             return None;
         }
+        *wait_in_flight = drafts
+            .iter()
+            .any(|draft| matches!(draft.body, Body::WaitStarted(_)));
         let append = Append {
             run: self.run,
             expect: state.row.head,
@@ -412,6 +458,7 @@ impl Journal {
         if let Err(error) = self.fold_all(&events, results) {
             self.die(&error);
         }
+        self.folded().wait_in_flight = false;
         self.notice_stops();
         let mut own = events.iter();
         for (member, count) in members {
@@ -444,6 +491,9 @@ impl Journal {
                 .state
                 .apply(event)
                 .map_err(logreel_store::Error::from)?;
+            if let Some(step) = ended_step(&event.body) {
+                folded.quiet.remove(step);
+            }
         }
         if let Some(unread) = &mut folded.unread {
             unread.extend_from_slice(events);
@@ -485,6 +535,7 @@ impl Journal {
 
     fn put_back(&self, in_flight: InFlight, one_by_one: bool) {
         let mut folded = self.folded();
+        folded.wait_in_flight = false;
         if one_by_one {
             folded.alone = in_flight.members.len();
         }
@@ -514,6 +565,67 @@ impl Journal {
     }
 }
 
+/// Whether a step that begins is announced before or after it has taken a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Announce {
+    /// Something waits: the log must show what runs, or the run would look idle.
+    Now,
+    Later,
+}
+
+/// A step under way that may not be announced yet.
+pub(crate) struct Quiet<'a> {
+    journal: &'a Journal,
+    step: StepId,
+}
+
+impl Drop for Quiet<'_> {
+    fn drop(&mut self) {
+        self.journal.folded().quiet.remove(&self.step);
+    }
+}
+
+impl Pending {
+    /// One whose answer nobody waits for.
+    fn unasked(command: Command) -> Self {
+        let (answer, _) = oneshot::channel();
+        Self {
+            commands: vec![command],
+            blobs: Vec::new(),
+            answer,
+        }
+    }
+}
+
+fn starts_wait(commands: &[Command]) -> bool {
+    let starts = |command: &Command| {
+        matches!(
+            command,
+            Command::Record {
+                body: Body::WaitStarted(_),
+                ..
+            }
+        )
+    };
+    commands.iter().any(starts)
+}
+
+/// Whether these drafts end the step.
+fn has_ended(step: &StepId, drafts: &[Draft]) -> bool {
+    drafts
+        .iter()
+        .any(|draft| ended_step(&draft.body) == Some(step))
+}
+
+/// The step whose attempt this ends.
+fn ended_step(body: &Body) -> Option<&StepId> {
+    match body {
+        Body::StepFinished(finished) => Some(&finished.step),
+        Body::StepFailed(failed) => Some(&failed.step),
+        _ => None,
+    }
+}
+
 /// Decides the commands of one request, all or none; waits get their number here, because another
 /// may have taken the one that was free when the request was made.
 fn decide_all(
@@ -528,6 +640,24 @@ fn decide_all(
         let mut command = command.clone();
         if let Command::Record { body, .. } = &mut command {
             match body {
+                // A wait announced it before it did so itself.
+                Body::StepStarted(started)
+                    if started.effect != Effect::Write && batch.is_running(&started.step) =>
+                {
+                    continue;
+                }
+                // Given up before it was announced: the log never spoke of it.
+                Body::StepFailed(failed)
+                    if failed.error.kind == GIVEN_UP && !batch.is_running(&failed.step) =>
+                {
+                    continue;
+                }
+                Body::StepFinished(finished) if batch.is_running(&finished.step) => {
+                    finished.started_at = None;
+                }
+                Body::StepFailed(failed) if batch.is_running(&failed.step) => {
+                    failed.started_at = None;
+                }
                 Body::WaitStarted(wait) => {
                     let awaits = |(name, _): &(String, Seq)| Some(name) == wait.name.as_ref();
                     let is_kept = wait.kind == WaitKind::Signal && state.signals.iter().any(awaits);

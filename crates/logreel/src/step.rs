@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 
 use crate::ctx::{Counted, Ctx, OUTER, Outer};
 use crate::error::TaskError;
-use crate::journal::{Journal, RecordError};
+use crate::journal::{Announce, Journal, RecordError, Stop};
 use crate::value;
 
 /// A step that takes longer is announced, so that watchers see it; a shorter one costs one append.
@@ -376,26 +376,24 @@ impl Running<'_> {
         let journal = &self.ctx.0.journal;
         let started_at = journal.env.now();
         let mut work = std::pin::pin!(self.guarded(work));
-        // While something waits the log must show what runs, or the run would look idle.
-        let waits_open = journal.with_state(|state| !state.row.facts.waits.is_empty());
-        let quick = if waits_open {
-            None
-        } else {
-            tokio::select! {
+        let given_up = GivenUp::armed(self, attempt);
+        let (_quiet, announce) = journal.begin_step(self.started(attempt));
+        let quick = match announce {
+            Announce::Now => None,
+            Announce::Later => tokio::select! {
                 biased;
                 outcome = &mut work => Some(outcome),
                 () = journal.env.sleep(ANNOUNCE_AFTER) => None,
-            }
+            },
         };
         let (outcome, announced) = match quick {
             Some(outcome) => (outcome, false),
             None => {
-                let given_up = GivenUp::armed(self, attempt);
                 let (said, outcome) = tokio::join!(self.announce(attempt), &mut work);
-                given_up.disarm();
                 (outcome, said.is_ok())
             }
         };
+        given_up.disarm();
         let started_at = (!announced).then_some(started_at);
         match outcome.and_then(|value| self.written(&value)) {
             Ok((json, payload, blobs)) => match decode(self.step, &json) {
@@ -448,15 +446,18 @@ impl Running<'_> {
         effect_key(run, &self.step.canonical(), self.input_digest.as_ref())
     }
 
-    async fn announce(&self, attempt: u32) -> Result<(), TaskError> {
-        let key = self.key();
-        let started = StepStarted {
+    fn started(&self, attempt: u32) -> StepStarted {
+        StepStarted {
             attempt,
             effect: self.effect,
             input_digest: self.input_digest,
-            key: Some(key),
+            key: Some(self.key()),
             step: self.step.clone(),
-        };
+        }
+    }
+
+    async fn announce(&self, attempt: u32) -> Result<(), TaskError> {
+        let started = self.started(attempt);
         self.ctx.0.record(started.into(), Vec::new()).await?;
         Ok(())
     }
@@ -531,13 +532,15 @@ impl Running<'_> {
 }
 
 /// The `error.kind` of a step whose future was dropped before it had an outcome.
-const GIVEN_UP: &str = "given_up";
+pub(crate) const GIVEN_UP: &str = "given_up";
 
 /// An announced step whose future is dropped half-way, while its driver lives on, must not look as if
 /// it were still running: the run would never count as waiting. A write is in doubt from then on.
 pub(crate) struct GivenUp<'a, 'b> {
     running: &'a Running<'b>,
     attempt: u32,
+    /// Whether something can find out what became of it.
+    reconciles: bool,
     armed: bool,
 }
 
@@ -546,8 +549,15 @@ impl<'a, 'b> GivenUp<'a, 'b> {
         Self {
             running,
             attempt,
+            reconciles: false,
             armed: true,
         }
+    }
+
+    /// For a write that may be asked about when it was interrupted.
+    pub(crate) fn reconciles(mut self, reconciles: bool) -> Self {
+        self.reconciles = reconciles;
+        self
     }
 
     pub(crate) fn disarm(mut self) {
@@ -561,14 +571,22 @@ impl Drop for GivenUp<'_, '_> {
             ctx, step, effect, ..
         } = self.running;
         let journal = &ctx.0.journal;
-        // A driver that stops leaves its steps as they are; the next one runs them again.
-        if !self.armed || journal.stopped().is_some() {
+        if !self.armed {
             return;
         }
+        let reason = match journal.stopped() {
+            None => "its future was dropped",
+            // Its grace time is over, and the run may stay paused for long: whoever looks at it must
+            // see that the write may have happened.
+            Some(Stop::Paused) if *effect == Effect::Write && !self.reconciles => {
+                "the run was paused before its outcome came back"
+            }
+            // A driver that stops leaves its steps as they are; the next one runs them again.
+            Some(_) => return,
+        };
         let commands = match effect {
             Effect::Write => {
                 let key = self.running.key();
-                let reason = "its future was dropped";
                 crate::write_step::in_doubt(step, journal.epoch, key, reason)
             }
             Effect::Read | Effect::Idempotent => {

@@ -2,7 +2,7 @@
 //!
 //! No value is null, never absent. New fields may appear, none changes its type.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use logreel_core::codec::StoredBody;
 use logreel_core::event::{
@@ -12,7 +12,7 @@ use logreel_core::row::{End, Row, Usage};
 use logreel_core::state::Doing;
 use logreel_core::{
     Body, CallId, Digest, Epoch, Json, Payload, Record, RunId, RunKey, RunState, Seq, Session,
-    StepState, Timestamp, WaitId,
+    StepId, StepState, Timestamp, WaitId,
 };
 use logreel_store::Entry;
 use serde::Serialize;
@@ -237,6 +237,18 @@ impl CauseView {
     }
 }
 
+impl CauseView {
+    /// Of a step that the end of its run stopped.
+    fn interrupted(step: &StepId) -> Self {
+        Self {
+            kind: "interrupted".to_owned(),
+            message: "the run ended before the step did".to_owned(),
+            step: Some(step.to_string()),
+            retryable: true,
+        }
+    }
+}
+
 fn dollars(micros: u64) -> f64 {
     micros as f64 / 1e6
 }
@@ -302,7 +314,17 @@ pub struct StepView {
 /// end follow from [`StepsView::open`].
 pub struct StepsView<'a> {
     state: &'a RunState,
-    started: std::collections::HashMap<logreel_core::StepId, Timestamp>,
+    started: HashMap<StepId, Timestamp>,
+    /// Those whose latest attempt failed.
+    failed: HashMap<StepId, Timestamp>,
+    /// What became known after the run's end; the state does not move any more.
+    late: HashMap<StepId, Late>,
+}
+
+/// How a step ended after its run had.
+enum Late {
+    Finished,
+    Failed(Cause),
 }
 
 impl<'a> StepsView<'a> {
@@ -310,7 +332,9 @@ impl<'a> StepsView<'a> {
     pub fn new(state: &'a RunState) -> Self {
         Self {
             state,
-            started: std::collections::HashMap::new(),
+            started: HashMap::new(),
+            failed: HashMap::new(),
+            late: HashMap::new(),
         }
     }
 
@@ -319,6 +343,23 @@ impl<'a> StepsView<'a> {
         let (step, effect, started_at, output) = match &event.body {
             Body::StepStarted(started) => {
                 self.started.insert(started.step.clone(), event.at);
+                self.failed.remove(&started.step);
+                return None;
+            }
+            Body::StepFailed(failed) => {
+                self.failed.insert(failed.step.clone(), event.at);
+                if event.late {
+                    let late = Late::Failed(failed.error.clone());
+                    self.late.insert(failed.step.clone(), late);
+                }
+                return None;
+            }
+            Body::StepResolved(logreel_core::event::StepResolved {
+                step,
+                resolution: logreel_core::event::Resolution::Failed(_),
+                ..
+            }) => {
+                self.failed.insert(step.clone(), event.at);
                 return None;
             }
             Body::StepFinished(finished) => (
@@ -341,9 +382,13 @@ impl<'a> StepsView<'a> {
             }
             _ => return None,
         };
-        let attempts = match self.state.steps.get(step)? {
-            StepState::Finished { seq, attempt } if *seq == event.seq => *attempt,
-            StepState::Answered { seq } if *seq == event.seq => 1,
+        let attempts = match (self.state.steps.get(step), &event.body) {
+            (Some(StepState::Finished { seq, attempt }), _) if *seq == event.seq => *attempt,
+            (Some(StepState::Answered { seq }), _) if *seq == event.seq => 1,
+            (_, Body::StepFinished(finished)) if event.late => {
+                self.late.insert(step.clone(), Late::Finished);
+                finished.attempt
+            }
             _ => return None,
         };
         Some(StepView {
@@ -368,7 +413,9 @@ impl<'a> StepsView<'a> {
                 StepState::Open(open) => Some((step, open)),
                 StepState::Finished { .. } | StepState::Answered { .. } => None,
             })
+            .filter(|(step, _)| !matches!(self.late.get(step), Some(Late::Finished)))
             .collect();
+        let ended = self.state.row.facts.ended.as_ref();
         open.sort_by_key(|(step, _)| (*step).clone());
         let children = self.state.children.values().map(|open| &open.step);
         let children: std::collections::HashSet<_> = children.collect();
@@ -376,29 +423,50 @@ impl<'a> StepsView<'a> {
             .into_iter()
             .filter(|(step, _)| !children.contains(step))
             .map(|(step, open)| {
-                let (status, error) = match &open.doing {
-                    Doing::Running => ("running", None),
-                    Doing::Failed(cause) => ("failed", Some(CauseView::of(cause))),
-                    Doing::Retrying { .. } => ("pending", None),
-                    Doing::Skipped => ("skipped", None),
-                    Doing::InDoubt => ("in_doubt", None),
-                    Doing::Waiting(_) => ("waiting", None),
+                let late = self.late.get(step);
+                // After the run's end nothing runs and nothing waits.
+                let (status, error) = match (&open.doing, late) {
+                    (Doing::Running, Some(Late::Failed(cause))) | (Doing::Failed(cause), _) => {
+                        ("failed", Some(CauseView::of(cause)))
+                    }
+                    (Doing::Running, _) if ended.is_none() => ("running", None),
+                    (Doing::Running, _) if open.effect == Effect::Write => ("in_doubt", None),
+                    (Doing::Running, _) => ("failed", Some(CauseView::interrupted(step))),
+                    (Doing::Retrying { .. }, _) => ("pending", None),
+                    (Doing::Skipped, _) => ("skipped", None),
+                    (Doing::InDoubt, _) => ("in_doubt", None),
+                    (Doing::Waiting(_), _) if ended.is_none() => ("waiting", None),
+                    (Doing::Waiting(_), _) => ("skipped", None),
                 };
+                let failed_at = self.failed.get(step).copied();
+                let failed_at = failed_at.or_else(|| ended.map(|ended| ended.at));
                 StepView {
                     id: step.to_string(),
                     status,
                     attempts: open.attempt,
                     effect: Some(open.effect),
                     started_at: Some(open.started_at),
-                    finished_at: None,
+                    finished_at: failed_at.filter(|_| status == "failed"),
                     output: None,
                     error,
                 }
             })
             .collect();
-        views.extend(children.into_iter().map(|step| StepView {
-            status: "waiting",
-            ..StepView::pending(step.to_string())
+        views.extend(children.into_iter().map(|step| {
+            let view = StepView::pending(step.to_string());
+            match ended {
+                None => StepView {
+                    status: "waiting",
+                    ..view
+                },
+                // Its child was cancelled.
+                Some(ended) => StepView {
+                    status: "failed",
+                    finished_at: Some(ended.at),
+                    error: Some(CauseView::interrupted(step)),
+                    ..view
+                },
+            }
         }));
         views.sort_by(|a, b| a.id.cmp(&b.id));
         views

@@ -224,7 +224,7 @@ where
                 Known::Run { attempt, wait } => {
                     crate::wait::back_off(ctx, &step, wait).await?;
                     refuse_if_code_changed(ctx, &step)?;
-                    match write(&running, attempt, key, &work).await? {
+                    match write(&running, attempt, key, reconciles, &work).await? {
                         Wrote::Done(value) => return Ok(value),
                         Wrote::Failed(error) => {
                             try_again(ctx, &step, &retry, attempt, error).await?;
@@ -253,7 +253,7 @@ where
                         }
                         Ok(Reconciled::NotDone) => {
                             settle(ctx, &step, epoch, key, Resolution::Retry, Vec::new()).await?;
-                            match write(&running, attempt + 1, key, &work).await? {
+                            match write(&running, attempt + 1, key, reconciles, &work).await? {
                                 Wrote::Done(value) => return Ok(value),
                                 Wrote::Failed(error) => {
                                     try_again(ctx, &step, &retry, attempt + 1, error).await?;
@@ -407,6 +407,7 @@ async fn write<F, Fut, T, E>(
     running: &Running<'_>,
     attempt: u32,
     key: Digest,
+    reconciles: bool,
     work: &F,
 ) -> Result<Wrote<T>, TaskError>
 where
@@ -424,7 +425,7 @@ where
         key: Some(key),
         step: running.step.clone(),
     };
-    let given_up = GivenUp::armed(running, attempt);
+    let given_up = GivenUp::armed(running, attempt).reconciles(reconciles);
     ctx.0.record(started.into(), Vec::new()).await?;
     crate::driver::check_lease(&ctx.0).await;
     let outcome = running.guarded(call(running.step, || work(key))).await;

@@ -785,6 +785,61 @@ async fn crash_a_run_of_all_kinds(world: &Virtual, nap: Duration) {
     assert!(looked.load(Ordering::SeqCst) as usize >= scenarios);
 }
 
+/// SEMANTICS 18: a run waits only when nothing else can go on, also after a crash at any write.
+#[tokio::test(start_paused = true)]
+async fn a_step_that_began_right_before_a_wait_is_done_after_a_crash_while_the_wait_is_open() {
+    for world in Virtual::both() {
+        let points = crash_everywhere_on(|env| world.open(env), |_, engine| beside(engine)).await;
+        assert!(points.iter().all(|point| point.end == PointEnd::Same));
+    }
+}
+
+async fn beside(engine: Engine) -> Result<(), Error> {
+    let store = Arc::clone(engine.store());
+    let task: Task<(), bool> = engine.task("beside", move |ctx: Ctx, (): ()| {
+        let store = Arc::clone(&store);
+        async move {
+            // Under way when the wait begins, and for less than a step takes to be announced.
+            let young = || async {
+                let mut bell = store.watch(&ctx.run_id());
+                while store.entry(&ctx.run_id()).await?.row.facts.waits.is_empty() {
+                    bell.rung().await;
+                }
+                Ok::<_, TaskError>(1)
+            };
+            let young = ctx.step("young").run(young);
+            let (young, answer) = tokio::join!(young, ctx.approval("go on?"));
+            young?;
+            Ok(answer?.approved)
+        }
+    });
+    let run = task.start(&()).key("k").await?;
+    // Whoever approves does so once the step is done, and no wait ends before that.
+    let mut events = run.events(Seq::FIRST);
+    let mut running = false;
+    let done = async {
+        while let Some(event) = events.next().await {
+            match event?.body {
+                Body::StepStarted(_) => running = true,
+                Body::WaitStarted(_) => assert!(running, "the log shows what runs"),
+                Body::StepFinished(_) => break,
+                _ => {}
+            }
+        }
+        Ok::<_, Error>(())
+    };
+    let done = tokio::time::timeout(minutes(1), done).await;
+    // One that crashed hears no more.
+    done.map_err(|_| Error::DriverStopped("the step is not done".to_owned()))??;
+    match engine.answer(&run.id(), Answer::approve()).await {
+        // Before the crash.
+        Ok(_) | Err(Error::Rejected { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    run.wait().await?;
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_signal_sent_at_any_moment_ends_one_wait() {
     on_both(|world| async move {
@@ -864,6 +919,60 @@ async fn a_write_whose_future_is_dropped_is_in_doubt() {
     .await;
     assert_eq!(entry.row.facts.in_doubt.len(), 1);
     run.cancel("enough").await.unwrap();
+}
+
+/// INTERFACES B: a write in flight gets its grace time and is then in doubt, not only once someone
+/// resumes the run. One that can be asked about is asked then.
+#[tokio::test(start_paused = true)]
+async fn a_write_that_a_pause_interrupts_is_in_doubt_before_the_lease_is_given_back() {
+    for world in Virtual::both() {
+        for reconciles in [false, true] {
+            pause_a_write(&world.engine().await, reconciles).await;
+        }
+    }
+}
+
+async fn pause_a_write(engine: &TestEngine, reconciles: bool) {
+    let calls = Counter::default();
+    let called = Arc::clone(&calls);
+    let task: Task<(), u32> = engine.task("pay", move |ctx: Ctx, (): ()| {
+        let called = Arc::clone(&called);
+        async move {
+            let hang = |_| {
+                called.fetch_add(1, Ordering::SeqCst);
+                std::future::pending::<Result<u32, TaskError>>()
+            };
+            let found = |_| async { Ok::<_, TaskError>(Reconciled::Done(7)) };
+            match reconciles {
+                true => ctx.write_step("pay").reconcile(found).run(hang).await,
+                false => ctx.write_step("pay").run(hang).await,
+            }
+        }
+    });
+    let run = task.start(&()).await.unwrap();
+    until(engine, run.id(), "step.started").await;
+    engine.pause(&run.id(), "lunch").await.unwrap();
+    let paused = until_entry(engine, run.id(), |entry| entry.driver.is_none()).await;
+    let waits = paused.row.facts.waits.iter().map(|open| open.wait.kind);
+    let (doubts, waits) = (paused.row.facts.in_doubt.len(), waits.collect::<Vec<_>>());
+    if reconciles {
+        assert_eq!((doubts, waits), (0, vec![WaitKind::Paused]));
+        engine.resume(&run.id()).await.unwrap();
+    } else {
+        assert_eq!(
+            (doubts, waits),
+            (1, vec![WaitKind::Paused, WaitKind::InDoubt])
+        );
+        // It can be settled while the run is paused, and the run stays paused.
+        let paid = Resolution::Returned(Payload::of(Json::of(&7).unwrap()).0);
+        engine.resolve(&run.id(), "pay", paid, "me").await.unwrap();
+        let settled = run.entry().await.unwrap();
+        assert_eq!(settled.row.status(), Status::Waiting);
+        assert_eq!(settled.row.facts.waits.len(), 1);
+        engine.resume(&run.id()).await.unwrap();
+    }
+    assert_eq!(run.wait().await.unwrap(), Outcome::Completed(7));
+    assert_eq!(calls.load(Ordering::SeqCst), 1, "it was not repeated");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use common::{World, count, on_both, until, until_entry};
 use logreel::core::event::WaitKind;
 use logreel::workflow::{Format, Workflow};
-use logreel::{Answer, Ctx, Engine, Event, Json, Outcome, RunHandle, Status, TaskError};
+use logreel::{Answer, Ctx, Engine, Event, Json, Outcome, RunHandle, RunId, Status, TaskError};
 use serde_json::{Value, json};
 
 /// A folder that commands count in.
@@ -255,6 +255,63 @@ async fn a_failed_step_fails_the_run_once_what_was_under_way_has_ended() {
         let (_, events) = world.reopened(run.id()).await;
         assert!(desk.lines("ran").is_empty());
         assert_eq!(count(&events, "step.finished"), 1);
+        // Nothing waits after the end, and what failed says when.
+        assert_eq!(
+            shown(run.id(), &events),
+            ["slow finished true", "ask skipped false", "bad failed true"]
+        );
+    })
+    .await;
+}
+
+/// The steps as they are shown: id, status, and whether they say when they finished.
+fn shown(run: RunId, events: &[Event]) -> Vec<String> {
+    let state = logreel::core::replay(run, events).unwrap().unwrap();
+    let mut view = logreel::view::StepsView::new(&state);
+    let mut steps: Vec<_> = events.iter().filter_map(|event| view.next(event)).collect();
+    steps.extend(view.open());
+    let line = |step: &logreel::view::StepView| {
+        let (id, status) = (&step.id, step.status);
+        format!("{id} {status} {}", step.finished_at.is_some())
+    };
+    steps.iter().map(line).collect()
+}
+
+/// What a cancel interrupted did not run on: a write may have happened, the rest did not finish.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_cancel_no_step_is_shown_as_running() {
+    on_both(|world| async move {
+        let desk = Desk::new();
+        let text = r#"
+            name = "cancelled"
+            [[step]]
+            id = "look"
+            run = "echo look >> began; exec sleep 60"
+            [[step]]
+            id = "pay"
+            effect = "write"
+            run = "echo pay >> began; exec sleep 60"
+        "#;
+        let engine = world.engine().await;
+        let run = start(&engine, &desk, text, Value::Null).await;
+        while desk.lines("began").len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        until(&engine, run.id(), "step.started").await;
+        run.cancel("enough").await.unwrap();
+        engine.close().await.unwrap();
+        let (_, events) = world.reopened(run.id()).await;
+        let shown = shown(run.id(), &events);
+        assert!(
+            shown
+                .iter()
+                .all(|step| step == "pay in_doubt false" || step == "look failed true"),
+            "{shown:?}"
+        );
+        assert!(
+            shown.contains(&"pay in_doubt false".to_owned()),
+            "{shown:?}"
+        );
     })
     .await;
 }

@@ -53,6 +53,7 @@ impl Project {
             .current_dir(self.0.path())
             .env_remove("NO_COLOR")
             .env_remove("LOGREEL_STORE")
+            .env_remove("XDG_CONFIG_HOME")
             .env("HOME", "/nowhere")
             .env("USER", "ada")
             .env("RUST_BACKTRACE", "1");
@@ -111,6 +112,12 @@ impl Running {
     pub fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// As in the process table: `R`, `S`, `T`.
+    pub fn state(&self) -> Option<char> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).ok()?;
+        stat.rsplit_once(") ")?.1.chars().next()
     }
 
     /// Ends it as a power cut would.

@@ -246,7 +246,7 @@ impl Running<'_> {
             env: prepared.env.clone().into_iter().collect(),
             dir: self.dir(step),
             write,
-            output_bytes_max: logreel_store::tip::PAYLOAD_MAX_BYTES,
+            output_bytes_max: self.ctx.0.engine.payload_bytes_max,
             timeout: self.workflow.step(step).timeout,
             secrets: self.secrets.clone(),
         }

@@ -1,0 +1,123 @@
+//! Settings, through the binary: what is wrong is told, what is right is done.
+#![allow(
+    clippy::unwrap_used,
+    missing_docs,
+    reason = "a test's name is its documentation, and what it did not expect is a failure"
+)]
+
+mod common;
+
+use common::project::Project;
+use serde_json::Value;
+
+const WORKFLOW: &str = r#"
+name = "settings"
+[[step]]
+id = "work"
+run = "echo done"
+[[step]]
+id = "ask"
+wait = "approval"
+"#;
+
+fn project(settings: &str) -> Project {
+    let project = Project::new(WORKFLOW);
+    std::fs::create_dir(project.path(".logreel")).unwrap();
+    project.write(".logreel/config.toml", settings);
+    project
+}
+
+#[test]
+fn wrong_settings_are_refused_before_anything_is_made() {
+    let project = project("lease = \"2s\"\nmodle = \"x\"\n");
+    let ran = project.run(&["run", "w.toml"]);
+    assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{}", ran.err);
+    assert!(
+        ran.err.contains("config.toml:2: modle: unknown key"),
+        "{}",
+        ran.err
+    );
+    assert!(!project.path(".logreel/runs.db").exists());
+}
+
+#[test]
+fn the_users_settings_count_where_the_project_says_nothing() {
+    let project = project("lease = \"2s\"\n");
+    std::fs::create_dir_all(project.path("config/logreel")).unwrap();
+    project.write("config/logreel/config.toml", "durability = \"relaxed\"\n");
+    let mut run = project.command();
+    run.env("XDG_CONFIG_HOME", project.path("config"));
+    assert_eq!(common::ran(run.args(["run", "w.toml", "-q"])).code, 3);
+    assert_eq!(project.json(&["show", "@last"])["durability"], "relaxed");
+    assert_eq!(project.run(&["run", "w.toml", "-q"]).code, 3);
+    assert_eq!(project.json(&["show", "@last"])["durability"], "full");
+}
+
+#[test]
+fn a_payload_over_the_ceiling_fails_by_name_and_a_higher_one_is_allowed() {
+    let big = "name = \"big\"\n[[step]]\nid = \"big\"\nrun = \"head -c 3000000 /dev/zero | tr '\\\\0' x\"\n";
+    let project = project("payload_max = \"1MiB\"\n");
+    project.write("w.toml", big);
+    let ran = project.run(&["run", "w.toml"]);
+    assert_eq!(ran.code, 1, "{}", ran.err);
+    assert_eq!(
+        project.json(&["show", "@last"])["error"]["kind"],
+        "too_large"
+    );
+    project.write(".logreel/config.toml", "payload_max = \"4MiB\"\n");
+    let ran = project.run(&["run", "w.toml", "-q"]);
+    assert_eq!((ran.code, ran.out.len()), (0, 3_000_001), "{}", ran.err);
+}
+
+/// SEMANTICS 29: in the process that drives the run, and when nobody drives it in the one that appended
+/// the event; each event once.
+#[test]
+fn a_hook_hears_each_event_once_whoever_appended_it() {
+    let project = project(
+        r#"
+        [[hook]]
+        name = "keep"
+        on = ["run.started", "wait.started", "wait.ended", "run.completed"]
+        run = "cat >> heard"
+        [[hook]]
+        name = "bad"
+        on = ["run.started"]
+        run = "echo no such door >&2; exit 3"
+        "#,
+    );
+    let ran = project.run(&["run", "w.toml"]);
+    assert_eq!(ran.code, 3, "{}", ran.err);
+    // The run does not care, and whoever started it is told.
+    assert!(ran.err.contains("no such door"), "{}", ran.err);
+    // Nobody drives it now: whoever answers tells the hooks of the answer.
+    assert_eq!(project.run(&["answer", "@last", "--approve", "-q"]).code, 0);
+    assert_eq!(project.run(&["resume", "@last", "-q"]).code, 0);
+    let heard: Vec<Value> = project
+        .read("heard")
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let kinds: Vec<_> = heard
+        .iter()
+        .map(|it| it["kind"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        kinds,
+        ["run.started", "wait.started", "wait.ended", "run.completed"]
+    );
+    assert_eq!(heard[2]["body"]["approved"], true);
+    let log = project.run(&["log", "@last", "--json"]);
+    for told in heard {
+        let logged = log
+            .out
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let logged = logged
+            .into_iter()
+            .find(|it| it["seq"] == told["seq"])
+            .unwrap();
+        for key in ["run", "kind", "digest", "at", "body"] {
+            assert_eq!(told[key], logged[key], "{key}");
+        }
+    }
+}
