@@ -10,7 +10,9 @@ mod spec;
 mod tool;
 
 pub use message::{Message, Opaque, Part, Role, ToolCall, ToolResult};
-pub use model::{Answer, Delta, Finish, Model, ModelError, Request, ToolSpec};
+pub use model::{
+    Answer, Delta, Finish, Model, ModelError, Request, ScriptError, ScriptedModel, ToolSpec,
+};
 pub use names::WireNames;
 pub use spec::{
     AgentSpec, CommandTool, ContextSpec, McpSpec, PolicyDefault, PolicySpec, SubAgent, VerifySpec,

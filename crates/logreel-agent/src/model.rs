@@ -1,5 +1,7 @@
 //! Models: what they are asked, what they answer, and how they fail.
 
+mod scripted;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +11,8 @@ use serde_json::{Map, Value};
 
 use crate::message::Message;
 use crate::names::WireNames;
+
+pub use scripted::{ScriptError, ScriptedModel};
 
 /// A request: everything is in it, a model remembers nothing.
 #[derive(Debug, Clone)]
@@ -166,4 +170,12 @@ pub trait Model: Send + Sync {
         request: &Request,
         live: &mut (dyn FnMut(Delta) + Send),
     ) -> Result<Answer, ModelError>;
+}
+
+/// A text for an error, cut when it is longer than that many characters.
+fn bounded(text: &str, max: usize) -> String {
+    match text.char_indices().nth(max) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
+    }
 }
