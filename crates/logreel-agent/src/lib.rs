@@ -11,7 +11,8 @@ mod tool;
 
 pub use message::{Message, Opaque, Part, Role, ToolCall, ToolResult};
 pub use model::{
-    Answer, Delta, Finish, Model, ModelError, Request, ScriptError, ScriptedModel, ToolSpec,
+    Answer, Delta, Finish, Model, ModelError, ReadVariable, Request, ScriptError, ScriptedModel,
+    Timeouts, ToolSpec, connect, connect_within, key_variable,
 };
 pub use names::WireNames;
 pub use spec::{

@@ -1,6 +1,12 @@
 //! Models: what they are asked, what they answer, and how they fail.
 
+mod anthropic;
+mod calls;
+mod connect;
+mod http;
+mod openai;
 mod scripted;
+mod sse;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +18,8 @@ use serde_json::{Map, Value};
 use crate::message::Message;
 use crate::names::WireNames;
 
+pub use connect::{ReadVariable, connect, connect_within, key_variable};
+pub use http::Timeouts;
 pub use scripted::{ScriptError, ScriptedModel};
 
 /// A request: everything is in it, a model remembers nothing.
