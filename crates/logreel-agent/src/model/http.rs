@@ -490,6 +490,22 @@ mod tests {
     }
 
     #[test]
+    fn no_debug_print_holds_the_key() {
+        let provider = Provider::new(Reach {
+            base_url: "https://me:hunter2@example.com/?token=hunter2",
+            path: "/v1/messages",
+            key: Key::new(" hunter2\n"),
+            key_variable: Some("THE_KEY".to_owned()),
+            timeouts: Timeouts::default(),
+        });
+        let provider = provider.unwrap().key_in("x-api-key", "").unwrap();
+        let shown = format!("{provider:?} {:?} {:?}", provider.key, provider.headers);
+        assert!(!shown.contains("hunter2"), "{shown}");
+        assert!(shown.contains("example.com"), "{shown}");
+        assert_eq!(provider.headers["x-api-key"], "hunter2");
+    }
+
+    #[test]
     fn a_base_url_keeps_its_query_and_shows_no_secret() {
         let url = |base| joined(parsed(base).unwrap(), "/v1/messages");
         let secret = url("https://me:hunter2@example.com:8443/proxy/?token=hunter2");
