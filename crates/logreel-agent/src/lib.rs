@@ -6,6 +6,7 @@
 mod message;
 mod model;
 mod names;
+mod price;
 mod spec;
 mod tool;
 
@@ -15,6 +16,7 @@ pub use model::{
     Timeouts, ToolSpec, connect, connect_within, key_variable,
 };
 pub use names::WireNames;
+pub use price::{PriceError, Prices};
 pub use spec::{
     AgentSpec, CommandTool, ContextSpec, McpSpec, PolicyDefault, PolicySpec, SubAgent, VerifySpec,
 };
