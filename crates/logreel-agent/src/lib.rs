@@ -29,10 +29,12 @@ pub mod testing;
 
 pub use agents::Agents;
 pub use message::{Message, Opaque, Part, Role, ToolCall, ToolResult};
-pub use model::scripted::ScriptedModel;
-pub use model::{Answer, Delta, Finish, Model, ModelError, Request, ToolSpec};
+pub use model::{
+    Answer, Delta, Finish, Model, ModelError, ReadVariable, Request, ScriptError, ScriptedModel,
+    Timeouts, ToolSpec, connect, connect_within, key_variable,
+};
 pub use names::WireNames;
-pub use price::Prices;
+pub use price::{PriceError, Prices};
 pub use spec::{
     AgentSpec, CommandTool, ContextSpec, McpSpec, PolicyDefault, PolicySpec, SubAgent, VerifySpec,
 };

@@ -1,6 +1,12 @@
 //! Models: what they are asked, what they answer, and how they fail.
 
-pub mod scripted;
+mod anthropic;
+mod calls;
+mod connect;
+mod http;
+mod openai;
+mod scripted;
+mod sse;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +17,10 @@ use serde_json::{Map, Value};
 
 use crate::message::Message;
 use crate::names::WireNames;
+
+pub use connect::{ReadVariable, connect, connect_within, key_variable};
+pub use http::Timeouts;
+pub use scripted::{ScriptError, ScriptedModel};
 
 /// A request: everything is in it, a model remembers nothing.
 #[derive(Debug, Clone)]
@@ -176,16 +186,6 @@ pub trait Model: Send + Sync {
         request: &Request,
         live: &mut (dyn FnMut(Delta) + Send),
     ) -> Result<Answer, ModelError>;
-}
-
-pub(crate) fn connect(
-    spec: &crate::AgentSpec,
-    _env: &dyn Fn(&str) -> Option<String>,
-) -> Result<Arc<dyn Model>, ModelError> {
-    let invalid = |message: String| ModelError::Invalid { message };
-    let model = scripted::ScriptedModel::new(spec.script.clone().unwrap_or_default())
-        .map_err(|error| invalid(error.to_string()))?;
-    Ok(Arc::new(model.named(&spec.model)))
 }
 
 /// A text for an error, cut when it is longer than that many characters.

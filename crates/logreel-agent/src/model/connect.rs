@@ -1,0 +1,116 @@
+//! From a spec to the model it names.
+
+use std::sync::Arc;
+
+use super::anthropic::Anthropic;
+use super::http::{Key, Provider, Reach, Timeouts};
+use super::openai::OpenAi;
+use super::{Model, ModelError, ScriptedModel, anthropic, openai};
+use crate::spec::AgentSpec;
+
+/// Reads a variable of the environment; the only place that keys come from.
+pub type ReadVariable<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// The model of a spec. Fails when its key is not there, so that a run is refused before it begins.
+pub fn connect(spec: &AgentSpec, env: ReadVariable<'_>) -> Result<Arc<dyn Model>, ModelError> {
+    connect_within(spec, env, Timeouts::default())
+}
+
+/// [`connect`] with other patience.
+pub fn connect_within(
+    spec: &AgentSpec,
+    env: ReadVariable<'_>,
+    timeouts: Timeouts,
+) -> Result<Arc<dyn Model>, ModelError> {
+    let provider = Family::of(spec)?;
+    let reach = |base_url, path| -> Result<Provider, ModelError> {
+        Provider::new(Reach {
+            base_url: spec.base_url.as_deref().unwrap_or(base_url),
+            path,
+            key: key(spec, provider, env)?,
+            key_variable: key_variable(spec),
+            timeouts,
+        })
+    };
+    Ok(match provider {
+        Family::Scripted => {
+            let lines = spec
+                .script
+                .clone()
+                .ok_or_else(|| invalid(format!("{}: its lines are not in the spec", spec.model)))?;
+            let model = ScriptedModel::new(lines)
+                .map_err(|error| invalid(format!("{}: {error}", spec.model)))?;
+            Arc::new(model.named(&spec.model))
+        }
+        Family::Anthropic => {
+            let provider = reach(anthropic::BASE_URL, "/v1/messages")?;
+            Arc::new(Anthropic::new(&spec.model, provider)?)
+        }
+        Family::OpenAi => {
+            let provider = reach(openai::BASE_URL, "/chat/completions")?;
+            let genuine = spec.base_url.is_none();
+            Arc::new(OpenAi::new(&spec.model, provider, genuine)?)
+        }
+    })
+}
+
+/// The variable that holds the key of a spec's model, which no tool may see. Whether it must be set is
+/// for [`connect`] to say: a server at a `base_url` of one's own may want none.
+pub fn key_variable(spec: &AgentSpec) -> Option<String> {
+    let family = Family::of(spec).ok()?;
+    let default = family.key_variable().map(str::to_owned);
+    spec.api_key_env.clone().or(default)
+}
+
+/// Who answers, by the prefix of the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Family {
+    Scripted,
+    Anthropic,
+    OpenAi,
+}
+
+impl Family {
+    fn of(spec: &AgentSpec) -> Result<Self, ModelError> {
+        let (prefix, model) = spec.model.split_once('/').unwrap_or((&spec.model, ""));
+        let family = match prefix {
+            "scripted" => Some(Self::Scripted),
+            "anthropic" => Some(Self::Anthropic),
+            "openai" => Some(Self::OpenAi),
+            _ => None,
+        };
+        family.filter(|_| !model.is_empty()).ok_or_else(|| {
+            invalid(format!(
+                "`model`: {:?} is none of anthropic/…, openai/…, scripted/FILE",
+                spec.model
+            ))
+        })
+    }
+
+    fn key_variable(self) -> Option<&'static str> {
+        match self {
+            Self::Scripted => None,
+            Self::Anthropic => Some("ANTHROPIC_API_KEY"),
+            Self::OpenAi => Some("OPENAI_API_KEY"),
+        }
+    }
+}
+
+/// The key. One that the spec names, or that the provider's own address needs, must be there.
+fn key(spec: &AgentSpec, family: Family, env: ReadVariable<'_>) -> Result<Option<Key>, ModelError> {
+    let Some(variable) = key_variable(spec) else {
+        return Ok(None);
+    };
+    let key = env(&variable).as_deref().and_then(Key::new);
+    let needed = spec.api_key_env.is_some() || spec.base_url.is_none();
+    if key.is_none() && needed && family.key_variable().is_some() {
+        return Err(ModelError::Auth {
+            message: format!("{} needs a key in {variable}, which is not set", spec.model),
+        });
+    }
+    Ok(key)
+}
+
+fn invalid(message: String) -> ModelError {
+    ModelError::Invalid { message }
+}
