@@ -59,6 +59,7 @@ mod wait;
 mod work;
 mod write_step;
 
+pub mod spec_file;
 pub mod value;
 pub mod view;
 pub mod workflow;
