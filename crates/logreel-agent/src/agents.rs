@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use logreel::core::event::Budget;
-use logreel::workflow::Problems;
+use logreel::spec_file::Problems;
 use logreel::{Ctx, Driving, Json, TaskError};
 use serde_json::Value;
 

@@ -36,6 +36,7 @@ pub use model::{
 pub use names::WireNames;
 pub use price::{PriceError, Prices};
 pub use spec::{
-    AgentSpec, CommandTool, ContextSpec, McpSpec, PolicyDefault, PolicySpec, SubAgent, VerifySpec,
+    AgentSpec, CommandTool, ContextSpec, ListedTool, McpSpec, Overrides, PolicyDefault, PolicySpec,
+    Priced, SpecKind, SubAgent, Verdict, VerifySpec,
 };
 pub use tool::{Call, Definition, Tool, ToolError};

@@ -9,7 +9,7 @@ use crate::context::Context;
 use crate::message::{Message, Role};
 use crate::output;
 use crate::progress::{Progress, Purpose};
-use crate::spec::{AgentSpec, MAX_TURNS};
+use crate::spec::AgentSpec;
 
 /// A model that fails this often in a row fails the run.
 const MODEL_TRIES: u32 = 6;
@@ -104,7 +104,7 @@ fn after_answer(spec: &AgentSpec, progress: &Progress, answer: &Message, steered
 }
 
 fn before_turn(spec: &AgentSpec, progress: &Progress, context: &Context) -> Next {
-    let turns_max = spec.max_turns.unwrap_or(MAX_TURNS);
+    let turns_max = spec.turns_max();
     if progress.turns >= turns_max && progress.turn_is_over {
         let message = format!("no answer after {turns_max} turns (`max_turns`)");
         return Next::Fail(TaskError::of_kind("max_turns", message).permanent());

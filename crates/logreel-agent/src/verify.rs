@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::agent::Agent;
 use crate::message::{Message, Role};
 use crate::progress::Progress;
-use crate::spec::{VERIFY_ROUNDS, VerifySpec};
+use crate::spec::VerifySpec;
 use crate::toolbox::cut;
 
 /// What a report holds of a check's output.
@@ -33,7 +33,7 @@ impl Agent<'_> {
             checks.push(self.check(round, check).await?);
         }
         let report = Verification::of(checks);
-        let rounds_max = self.spec.verify_rounds.unwrap_or(VERIFY_ROUNDS);
+        let rounds_max = self.spec.verify_rounds_max();
         let goes_back = report.verdict == Verdict::Failed && round <= rounds_max;
         let feedback = Message::text(Role::User, told(&report));
         let finished: Body = report.into();

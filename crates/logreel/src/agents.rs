@@ -16,9 +16,9 @@ use crate::ctx::Ctx;
 use crate::engine::{Engine, Inner};
 use crate::error::{Error, TaskError};
 use crate::program::Program;
+use crate::spec_file::Problems;
 use crate::start::Start;
 use crate::step::Retry;
-use crate::workflow::Problems;
 
 /// A drive of an agent's run, until it has an output, fails or is dropped.
 pub type Driving = Pin<Box<dyn Future<Output = Result<Json, TaskError>> + Send>>;

@@ -50,6 +50,7 @@ mod replay;
 mod resolve;
 mod resume;
 mod retry;
+mod say;
 mod session;
 mod signal;
 mod start;
@@ -60,6 +61,7 @@ mod wait;
 mod work;
 mod write_step;
 
+pub mod spec_file;
 pub mod value;
 pub mod view;
 pub mod workflow;

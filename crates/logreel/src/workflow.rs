@@ -1,6 +1,6 @@
 //! Workflows: named steps, what each needs and what each does; a file, or a Rust value.
 //!
-//! Reading (`node`, `read`, `build`) gives a `spec`; checking (`check`, `reach`, `scan`) makes it a
+//! Reading (`read`, `build`) gives a `spec`; checking (`check`, `reach`, `scan`) makes it a
 //! `graph`; running it (`run`, `step`, `map`) goes through the same durable steps as a Rust task, and
 //! `command` with what is under it keeps processes from outliving their run.
 
@@ -10,18 +10,14 @@ mod check;
 pub(crate) mod command;
 mod graph;
 pub(crate) mod groups;
-mod keys;
 mod map;
-mod node;
 mod outputs;
-mod problem;
 mod process;
 mod reach;
 mod read;
 mod run;
 mod scan;
 mod secrets;
-mod span;
 mod spec;
 mod start;
 mod step;
@@ -30,12 +26,11 @@ pub(crate) mod supervise;
 pub mod schema;
 pub mod template;
 
+pub use crate::spec_file::{Format, Problem, Problems};
 pub use logreel_core::event::Effect;
 
 pub use build::{Step, WorkflowBuilder};
 pub use graph::{StepEffect, Workflow};
-pub use node::Format;
-pub use problem::{Problem, Problems};
 pub(crate) use run::run;
 pub use spec::{
     BudgetSpec, Does, Limit, OnDeny, OnError, OnTimeout, RetrySpec, RunSpec, StepSpec, WaitSpec,

@@ -2,15 +2,43 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
+use logreel::core::event::Budget;
 use logreel::workflow::{
-    Agents, BudgetSpec, Does, Effect, Format, Limit, OnDeny, OnError, OnTimeout, Problem, Problems,
+    BudgetSpec, Does, Effect, Format, Limit, OnDeny, OnError, OnTimeout, Problem, Problems,
     RetrySpec, RunSpec, Step, StepSpec, WaitSpec, Workflow, WorkflowSpec,
     template::{self, Scope},
 };
+use logreel::{Agents, Ctx, Driving, Json};
 use proptest::prelude::*;
 use serde_json::{Value, json};
+
+/// Reads agents, and drives none.
+struct Loads(fn(&Path) -> Result<Value, Problems>);
+
+impl Agents for Loads {
+    fn load(&self, path: &Path) -> Result<Value, Problems> {
+        self.0(path)
+    }
+
+    fn lacks(&self, _: &Value) -> Option<String> {
+        None
+    }
+
+    fn budget(&self, _: &Value) -> Budget {
+        Budget::default()
+    }
+
+    fn plans(&self, _: &Value) -> bool {
+        false
+    }
+
+    fn drive(&self, _: Ctx, _: Arc<Value>, _: Json) -> Driving {
+        unreachable!("nothing runs here")
+    }
+}
 
 /// What is said about each of several files.
 fn told(cases: &[(&str, &str)]) -> String {
@@ -291,18 +319,16 @@ fn files_in_files() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
     }
-    struct Bad;
-    impl Agents for Bad {
-        fn load(&self, path: &Path) -> Result<Value, Problems> {
-            Err(Problem::of_file(path.display().to_string(), "is no agent").into())
-        }
-    }
+    let bad = Loads(|path| {
+        let name = path.display().to_string();
+        Err(Problem::of_file(name, "is no agent").into())
+    });
     let at = |name: &str| folder.path().join(name);
     let said = [
         Workflow::read(at("parent.toml")),
         Workflow::read(at("one.toml")),
         Workflow::read(at("nowhere.toml")),
-        Workflow::read_with(at("agents.toml"), &Bad),
+        Workflow::read_with(at("agents.toml"), &bad),
     ]
     .map(|read| read.unwrap_err().to_string())
     .join("\n\n");
@@ -318,15 +344,14 @@ fn files_are_inside_the_spec() {
     std::fs::write(folder.path().join("child.toml"), child).unwrap();
     std::fs::write(folder.path().join("parent.toml"), parent).unwrap();
     std::fs::write(folder.path().join("in.json"), "{\"type\": \"object\"}").unwrap();
-    struct One;
-    impl Agents for One {
-        fn load(&self, path: &Path) -> Result<Value, Problems> {
-            assert!(path.ends_with("a.toml"));
-            Ok(json!({"name": "reviewer", "model": "scripted/x"}))
-        }
-    }
-    let workflow = Workflow::read_with(folder.path().join("parent.toml"), &One).unwrap();
-    insta::assert_json_snapshot!(workflow.json());
+    let one = Loads(|path| {
+        assert!(path.ends_with("a.toml"));
+        Ok(json!({"name": "reviewer", "model": "scripted/x"}))
+    });
+    let workflow = Workflow::read_with(folder.path().join("parent.toml"), &one).unwrap();
+    insta::with_settings!({sort_maps => true}, {
+        insta::assert_json_snapshot!(workflow.json());
+    });
     let stored = Workflow::from_json(workflow.json()).unwrap();
     assert_eq!((stored.digest(), &stored), (workflow.digest(), &workflow));
     assert_eq!(stored.tasks().into_iter().collect::<Vec<_>>(), ["count"]);
@@ -801,15 +826,10 @@ fn the_documentation_is_true() {
         std::fs::write(folder.path().join(name), file).unwrap();
         names.push(name);
     }
-    struct Any;
-    impl Agents for Any {
-        fn load(&self, _path: &Path) -> Result<Value, Problems> {
-            Ok(json!({"name": "reviewer"}))
-        }
-    }
+    let any = Loads(|_| Ok(json!({"name": "reviewer"})));
     assert!(!names.is_empty());
     for name in names {
-        let read = Workflow::read_with(folder.path().join(name), &Any);
+        let read = Workflow::read_with(folder.path().join(name), &any);
         assert_eq!(read.map(drop), Ok(()), "{name}");
     }
 }

@@ -22,15 +22,6 @@ impl Workflow {
 
     /// The limits it asks for, in the log's units.
     pub(crate) fn budget(&self) -> Budget {
-        let spec = &self.spec().budget;
-        Budget {
-            children: spec.children,
-            tokens: spec.tokens,
-            tool_calls: spec.tool_calls,
-            usd_micros: spec.usd.map(|usd| (usd * 1e6).round() as u64),
-            wall_ms: spec
-                .wall
-                .map(|wall| u64::try_from(wall.as_millis()).unwrap_or(u64::MAX)),
-        }
+        self.spec().budget.limits()
     }
 }

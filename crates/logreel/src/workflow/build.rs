@@ -7,11 +7,11 @@ use logreel_core::event::Effect;
 use serde_json::Value;
 
 use super::graph::Workflow;
-use super::problem::{Places, Problem, Problems};
 use super::spec::{
     BudgetSpec, Does, Limit, OnDeny, OnError, OnTimeout, RetrySpec, RunSpec, StepSpec, WaitSpec,
     WorkflowSpec,
 };
+use crate::spec_file::{Places, Problem, Problems};
 
 impl Workflow {
     /// Begins a workflow.

@@ -10,10 +10,10 @@ use logreel_core::{StepId, Timestamp};
 use serde_json::Value;
 
 use super::graph::Workflow;
-use super::problem::{InStep, Places, Problem, Problems};
 use super::schema::Schema;
 use super::spec::{Does, StepSpec, WaitSpec, WorkflowSpec};
 use super::{reach, scan, template};
+use crate::spec_file::{InStep, Places, Problem, Problems, SPAN_MAX, is_variable};
 
 /// What was found out on the way.
 pub(super) struct Checked {
@@ -26,9 +26,6 @@ pub(super) struct Checked {
     pub input_schema: Option<Schema>,
     pub output_schemas: HashMap<usize, Schema>,
 }
-
-/// Everything longer is a mistake in the unit, and must fit a timestamp.
-const SPAN_MAX: Duration = Duration::from_secs(100 * 366 * 24 * 60 * 60);
 
 pub(super) fn check(spec: &WorkflowSpec, places: &Places) -> Result<Checked, Problems> {
     let mut checker = Checker {
@@ -270,14 +267,14 @@ impl<'a> Checker<'a> {
     /// Keys that are taken as they are.
     fn plain_keys(&mut self, in_step: InStep<'_>, step: &StepSpec) {
         for (nth, name) in step.env_from.iter().enumerate() {
-            if !scan::is_variable(name) {
+            if !is_variable(name) {
                 let message = format!("expected the name of a variable, got {name:?}");
                 self.problem(in_step, &format!("env_from[{nth}]"), message);
             }
         }
         for (name, value) in &step.env {
             let key = format!("env.{name}");
-            if !scan::is_variable(name) {
+            if !is_variable(name) {
                 self.problem(in_step, &key, "expected the name of a variable");
             }
             if let Err(rest) = scan::variables(value) {

@@ -8,10 +8,10 @@ use logreel_core::{Digest, meaning};
 use serde_json::Value;
 
 use super::check::{self, Checked};
-use super::problem::{Places, Problems};
 use super::scan;
 use super::schema::Schema;
 use super::spec::{Does, StepSpec, WorkflowSpec};
+use crate::spec_file::{Places, Problems};
 
 /// A checked workflow. Its steps are known by their place in the spec; cloning it is cheap.
 #[derive(Clone)]

@@ -3,22 +3,20 @@
 //! It goes on after a problem, so that a person sees all of them at once; a step that could not be read
 //! whole keeps its id and needs, so that others are not told that it does not exist.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use logreel_core::event::Effect;
 use serde_json::Value;
 
 use super::graph::Workflow;
-use super::keys::{Keys, OWNERS};
-use super::node::{Format, Is, Node};
-use super::problem::{InStep, Places, Problem, Problems};
-use super::span;
 use super::spec::{
-    BudgetSpec, Does, Limit, OnDeny, OnError, OnTimeout, RetrySpec, RunSpec, StepSpec, WaitSpec,
-    WorkflowSpec,
+    Does, Limit, OnDeny, OnError, OnTimeout, RetrySpec, RunSpec, StepSpec, WaitSpec, WorkflowSpec,
 };
 use crate::agents::Agents;
+use crate::spec_file::{
+    Format, Is, Keys, Node, OpenFiles, Places, Problem, Problems, Sheet, parse_range,
+};
 
 impl Workflow {
     /// Reads a file, and every file it names; an `agent` step is refused.
@@ -61,7 +59,7 @@ const DEPTH_MAX: usize = 32;
 #[derive(Default)]
 pub(super) struct Files<'a> {
     agents: Option<&'a dyn Agents>,
-    open: Vec<(PathBuf, String)>,
+    open: OpenFiles,
     depth: usize,
 }
 
@@ -77,40 +75,21 @@ impl Files<'_> {
     /// Reads a workflow file. The outer error is for whoever named the file, the inner one is the file's.
     fn read(&mut self, path: &Path) -> Result<Result<Document, Problem>, String> {
         let name = path.display().to_string();
-        let text = text_of(path)?;
-        let canonical = path
-            .canonicalize()
-            .map_err(|error| cannot_read(path, &error))?;
-        if let Some(first) = self.open.iter().position(|(open, _)| *open == canonical) {
-            let circle = self.open[first..].iter().map(|(_, name)| name.as_str());
-            let circle: Vec<&str> = circle.chain([name.as_str()]).collect();
-            return Err(format!(
-                "files name each other in a circle: {}",
-                circle.join(" -> ")
-            ));
-        }
-        let node = match Node::parse(&text, Format::of(path), &name) {
-            Ok(node) => node,
-            Err(problem) => return Ok(Err(problem)),
-        };
+        let text = self.open.enter(path)?;
+        let document = self.parsed(path, &text, name);
+        self.open.leave();
+        Ok(document)
+    }
+
+    fn parsed(&mut self, path: &Path, text: &str, name: String) -> Result<Document, Problem> {
+        let node = Node::parse(text, Format::of(path), &name)?;
         let places = Places {
             file: Some(Arc::from(name.as_str())),
             lines: node.lines(),
             ..Places::default()
         };
-        self.open.push((canonical, name));
-        let document = read(&node, places, path.parent(), self);
-        self.open.pop();
-        Ok(Ok(document))
+        Ok(read(&node, places, path.parent(), self))
     }
-}
-
-fn text_of(path: &Path) -> Result<String, String> {
-    std::fs::read_to_string(path).map_err(|error| cannot_read(path, &error))
-}
-
-fn cannot_read(path: &Path, error: &std::io::Error) -> String {
-    format!("cannot read {}: {error}", path.display())
 }
 
 /// A workflow as far as it could be read.
@@ -134,34 +113,20 @@ fn finish(document: Document) -> Result<Workflow, Problems> {
     if problems.is_empty() {
         return checked;
     }
-    let mut files: Vec<Option<String>> = Vec::new();
-    for problem in &problems {
-        if !files.contains(&problem.file) {
-            files.push(problem.file.clone());
-        }
-    }
-    problems.sort_by_key(|problem| {
-        let file = files.iter().position(|file| *file == problem.file);
-        (file, problem.line)
-    });
-    Err(Problems(problems))
+    Err(Problems::in_order(problems))
 }
 
 fn read(node: &Node, places: Places, folder: Option<&Path>, files: &mut Files<'_>) -> Document {
     let mut reader = Reader {
-        places,
-        problems: Vec::new(),
+        sheet: Sheet::new(places, folder),
         of_children: Vec::new(),
-        folder,
         files,
     };
     let spec = reader.workflow(node);
     let Reader {
-        places,
-        mut problems,
-        of_children,
-        ..
+        sheet, of_children, ..
     } = reader;
+    let (places, mut problems) = (sheet.places, sheet.problems);
     problems.extend(of_children);
     Document {
         spec,
@@ -172,70 +137,67 @@ fn read(node: &Node, places: Places, folder: Option<&Path>, files: &mut Files<'_
 
 const KINDS: [&str; 5] = ["run", "agent", "workflow", "task", "wait"];
 
-pub(super) struct Reader<'a, 'f> {
-    pub places: Places,
-    pub problems: Vec<Problem>,
+/// What a key of a step belongs to, when it does not belong to all.
+const OWNERS: [(&str, &str); 8] = [
+    ("reconcile", "a step with `run`"),
+    ("stream", "a step with `run`"),
+    ("prompt", "`wait = \"approval\"`"),
+    ("on_timeout", "`wait = \"approval\"`"),
+    ("on_deny", "`wait = \"approval\"`"),
+    ("name", "`wait = \"signal\"`"),
+    ("for", "`wait = \"timer\"`"),
+    ("until", "`wait = \"timer\"`"),
+];
+struct Reader<'a, 'f> {
+    sheet: Sheet,
     /// Problems inside a child do not make the step that holds it unreadable.
     of_children: Vec<Problem>,
-    /// Where named files are; `None` for a spec that stands alone.
-    folder: Option<&'a Path>,
     files: &'a mut Files<'f>,
 }
 
 impl Reader<'_, '_> {
     fn workflow(&mut self, node: &Node) -> WorkflowSpec {
         if !matches!(node.is, Is::Table(_)) {
-            self.places.unreadable.extend(["name", "step"]);
+            self.sheet.places.unreadable.extend(["name", "step"]);
         }
-        let mut keys = self.table(None, "", node);
-        let before = self.problems.len();
-        let name = self.text(&mut keys, "name").unwrap_or_default();
-        if self.problems.len() > before {
-            self.places.unreadable.insert("name");
+        let mut keys = self.sheet.table(None, "", node);
+        let before = self.sheet.problems.len();
+        let name = self.sheet.text(&mut keys, "name").unwrap_or_default();
+        if self.sheet.problems.len() > before {
+            self.sheet.places.unreadable.insert("name");
         }
         let spec = WorkflowSpec {
             name,
-            input_schema: self.schema(&mut keys, "input_schema", "input_schema_file"),
+            input_schema: self
+                .sheet
+                .json_or_file(&mut keys, "input_schema", "input_schema_file"),
             output: keys.take("output").map(Node::to_json),
-            budget: self.budget(&mut keys),
-            concurrency: self.whole(&mut keys, "concurrency"),
+            budget: self.sheet.budget(&mut keys),
+            concurrency: self.sheet.whole(&mut keys, "concurrency"),
             limit: self.limit(&mut keys),
             steps: self.steps(&mut keys),
         };
-        self.no_others(keys);
+        self.sheet.no_others(keys);
         spec
-    }
-
-    fn budget(&mut self, keys: &mut Keys<'_>) -> BudgetSpec {
-        let Some(node) = keys.take("budget") else {
-            return BudgetSpec::default();
-        };
-        let mut keys = self.table(None, "budget", node);
-        let budget = BudgetSpec {
-            tokens: self.whole(&mut keys, "tokens"),
-            usd: self.number(&mut keys, "usd"),
-            wall: self.span(&mut keys, "wall"),
-            tool_calls: self.whole(&mut keys, "tool_calls"),
-            children: self.whole(&mut keys, "children"),
-        };
-        self.no_others(keys);
-        budget
     }
 
     fn limit(&mut self, keys: &mut Keys<'_>) -> Option<Limit> {
         let node = keys.take("limit")?;
-        let mut keys = self.table(None, "limit", node);
-        let (key, max) = (self.text(&mut keys, "key"), self.whole(&mut keys, "max"));
+        let mut keys = self.sheet.table(None, "limit", node);
+        let (key, max) = (
+            self.sheet.text(&mut keys, "key"),
+            self.sheet.whole(&mut keys, "max"),
+        );
         for name in ["key", "max"] {
             if !keys.has(name) {
-                self.problem(
+                self.sheet.problem(
                     None,
                     &format!("limit.{name}"),
                     "is missing; a limit needs `key` and `max`",
                 );
             }
         }
-        self.no_others(keys);
+        self.sheet.no_others(keys);
         Some(Limit {
             key: key?,
             max: max?,
@@ -247,9 +209,9 @@ impl Reader<'_, '_> {
             return Vec::new();
         };
         let Is::List(nodes) = &node.is else {
-            self.places.unreadable.insert("step");
+            self.sheet.places.unreadable.insert("step");
             let message = format!("expected a list of steps (`[[step]]`), got {}", node.kind());
-            self.problem(None, "step", message);
+            self.sheet.problem(None, "step", message);
             return Vec::new();
         };
         let nodes = nodes.iter().enumerate();
@@ -260,11 +222,11 @@ impl Reader<'_, '_> {
         let unread = Does::Task {
             task: String::new(),
         };
-        let before = self.problems.len();
+        let before = self.sheet.problems.len();
         let Is::Table(fields) = &node.is else {
-            self.places.broken.insert(at);
+            self.sheet.places.broken.insert(at);
             let message = format!("expected a table, got {}", node.kind());
-            self.problem(Some((at, "")), "", message);
+            self.sheet.problem(Some((at, "")), "", message);
             return StepSpec::new("", unread);
         };
         let id = fields.iter().find(|field| field.name == "id");
@@ -272,36 +234,42 @@ impl Reader<'_, '_> {
             Some(Is::Text(id)) => id.as_str(),
             _ => "",
         };
-        let mut keys = self.table(Some((at, id)), "", node);
+        let mut keys = self.sheet.table(Some((at, id)), "", node);
+        keys.owners = &OWNERS;
         let spec = StepSpec {
-            id: self.text(&mut keys, "id").unwrap_or_default(),
-            needs: self.texts(&mut keys, "needs"),
-            when: self.text(&mut keys, "when"),
+            id: self.sheet.text(&mut keys, "id").unwrap_or_default(),
+            needs: self.sheet.texts(&mut keys, "needs"),
+            when: self.sheet.text(&mut keys, "when"),
             input: keys.take("input").map(Node::to_json),
-            env: self.text_table(&mut keys, "env"),
-            env_from: self.texts(&mut keys, "env_from"),
-            dir: self.text(&mut keys, "dir"),
-            effect: self.choice(
+            env: self.sheet.text_table(&mut keys, "env"),
+            env_from: self.sheet.texts(&mut keys, "env_from"),
+            dir: self.sheet.text(&mut keys, "dir"),
+            effect: self.sheet.choice(
                 &mut keys,
                 "effect",
                 &[Effect::Read, Effect::Idempotent, Effect::Write].map(|e| (e.as_str(), e)),
             ),
             retry: self.retry(&mut keys),
-            timeout: self.span(&mut keys, "timeout"),
+            timeout: self.sheet.span(&mut keys, "timeout"),
             on_error: {
                 let choices = [("fail", OnError::Fail), ("continue", OnError::Continue)];
-                self.choice(&mut keys, "on_error", &choices)
+                self.sheet
+                    .choice(&mut keys, "on_error", &choices)
                     .unwrap_or_default()
             },
-            output_schema: self.schema(&mut keys, "output_schema", "output_schema_file"),
+            output_schema: self.sheet.json_or_file(
+                &mut keys,
+                "output_schema",
+                "output_schema_file",
+            ),
             map: keys.take("map").map(Node::to_json),
-            map_key: self.text(&mut keys, "map_key"),
-            concurrency: self.whole(&mut keys, "concurrency"),
+            map_key: self.sheet.text(&mut keys, "map_key"),
+            concurrency: self.sheet.whole(&mut keys, "concurrency"),
             does: self.does(&mut keys).unwrap_or(unread),
         };
-        self.no_others(keys);
-        if self.problems.len() > before {
-            self.places.broken.insert(at);
+        self.sheet.no_others(keys);
+        if self.sheet.problems.len() > before {
+            self.sheet.places.broken.insert(at);
         }
         spec
     }
@@ -309,21 +277,21 @@ impl Reader<'_, '_> {
     fn retry(&mut self, keys: &mut Keys<'_>) -> Option<RetrySpec> {
         let step = keys.step;
         let node = keys.take("retry")?;
-        let mut keys = self.table(step, "retry", node);
-        let attempts = self.whole(&mut keys, "attempts");
+        let mut keys = self.sheet.table(step, "retry", node);
+        let attempts = self.sheet.whole(&mut keys, "attempts");
         if !keys.has("attempts") && matches!(node.is, Is::Table(_)) {
             let message = "is missing; expected how many attempts in all";
-            self.problem(step, "retry.attempts", message);
+            self.sheet.problem(step, "retry.attempts", message);
         }
-        let text = self.text(&mut keys, "backoff");
-        let backoff = text.and_then(|text| match span::parse_range(&text) {
+        let text = self.sheet.text(&mut keys, "backoff");
+        let backoff = text.and_then(|text| match parse_range(&text) {
             Ok(backoff) => Some(backoff),
             Err(message) => {
-                self.problem(step, "retry.backoff", message);
+                self.sheet.problem(step, "retry.backoff", message);
                 None
             }
         });
-        self.no_others(keys);
+        self.sheet.no_others(keys);
         Some(RetrySpec {
             attempts: attempts?,
             backoff,
@@ -346,17 +314,17 @@ impl Reader<'_, '_> {
                 kinds.join(" and ")
             };
             let message = format!("expected exactly one of {}; got {got}", KINDS.join(", "));
-            self.problem(keys.step, "", message);
+            self.sheet.problem(keys.step, "", message);
             return None;
         };
         match *kind {
             "run" => Some(Does::Run(RunSpec {
-                run: self.text(keys, "run")?,
-                reconcile: self.text(keys, "reconcile"),
-                stream: self.text(keys, "stream"),
+                run: self.sheet.text(keys, "run")?,
+                reconcile: self.sheet.text(keys, "reconcile"),
+                stream: self.sheet.text(keys, "stream"),
             })),
             "task" => Some(Does::Task {
-                task: self.text(keys, "task")?,
+                task: self.sheet.text(keys, "task")?,
             }),
             "agent" => self.agent(keys),
             "workflow" => self.child(keys),
@@ -366,7 +334,7 @@ impl Reader<'_, '_> {
 
     fn wait(&mut self, keys: &mut Keys<'_>) -> Option<WaitSpec> {
         let waits = [("approval", 0), ("signal", 1), ("timer", 2)];
-        let Some(wait) = self.choice(keys, "wait", &waits) else {
+        let Some(wait) = self.sheet.choice(keys, "wait", &waits) else {
             for (name, _) in OWNERS {
                 keys.take(name);
             }
@@ -374,27 +342,30 @@ impl Reader<'_, '_> {
         };
         Some(match wait {
             0 => WaitSpec::Approval {
-                prompt: self.text(keys, "prompt"),
+                prompt: self.sheet.text(keys, "prompt"),
                 on_timeout: {
                     let choices = [
                         ("fail", OnTimeout::Fail),
                         ("approve", OnTimeout::Approve),
                         ("deny", OnTimeout::Deny),
                     ];
-                    self.choice(keys, "on_timeout", &choices)
+                    self.sheet
+                        .choice(keys, "on_timeout", &choices)
                         .unwrap_or_default()
                 },
                 on_deny: {
                     let choices = [("fail", OnDeny::Fail), ("continue", OnDeny::Continue)];
-                    self.choice(keys, "on_deny", &choices).unwrap_or_default()
+                    self.sheet
+                        .choice(keys, "on_deny", &choices)
+                        .unwrap_or_default()
                 },
             },
             1 => WaitSpec::Signal {
-                name: self.text(keys, "name").unwrap_or_default(),
+                name: self.sheet.text(keys, "name").unwrap_or_default(),
             },
             _ => WaitSpec::Timer {
-                lasts: self.span(keys, "for"),
-                until: self.text(keys, "until"),
+                lasts: self.sheet.span(keys, "for"),
+                until: self.sheet.text(keys, "until"),
             },
         })
     }
@@ -409,7 +380,7 @@ impl Reader<'_, '_> {
             }
             Is::Text(file) => file,
             _ => {
-                self.problem(
+                self.sheet.problem(
                     step,
                     "agent",
                     format!("expected a file, got {}", node.kind()),
@@ -417,15 +388,16 @@ impl Reader<'_, '_> {
                 return None;
             }
         };
-        let path = self.path(step, "agent", file)?;
+        let path = self.sheet.path(keys, "agent", file)?;
         let Some(agents) = self.files.agents else {
-            self.problem(step, "agent", "this program has no agents");
+            self.sheet
+                .problem(step, "agent", "this program has no agents");
             return None;
         };
         match agents.load(&path) {
             Ok(agent) => Some(Does::Agent { agent }),
             Err(Problems(problems)) => {
-                self.problems.extend(problems);
+                self.sheet.problems.extend(problems);
                 None
             }
         }
@@ -436,29 +408,28 @@ impl Reader<'_, '_> {
         let (at, id) = step?;
         if self.files.depth == DEPTH_MAX {
             let message = format!("workflows inside workflows, deeper than {DEPTH_MAX}");
-            self.problem(step, "workflow", message);
+            self.sheet.problem(step, "workflow", message);
             return None;
         }
         self.files.depth += 1;
         let document = match &node.is {
             Is::Table(_) => Some(self.inline(at, id, node)),
-            Is::Text(file) => {
-                self.path(step, "workflow", file)
-                    .and_then(|path| match self.files.read(&path) {
-                        Ok(Ok(document)) => Some(document),
-                        Ok(Err(problem)) => {
-                            self.problems.push(problem);
-                            None
-                        }
-                        Err(message) => {
-                            self.problem(step, "workflow", message);
-                            None
-                        }
-                    })
-            }
+            Is::Text(file) => self.sheet.path(keys, "workflow", file).and_then(|path| {
+                match self.files.read(&path) {
+                    Ok(Ok(document)) => Some(document),
+                    Ok(Err(problem)) => {
+                        self.sheet.problems.push(problem);
+                        None
+                    }
+                    Err(message) => {
+                        self.sheet.problem(step, "workflow", message);
+                        None
+                    }
+                }
+            }),
             _ => {
                 let message = format!("expected a file or a table, got {}", node.kind());
-                self.problem(step, "workflow", message);
+                self.sheet.problem(step, "workflow", message);
                 None
             }
         };
@@ -469,7 +440,7 @@ impl Reader<'_, '_> {
             problems,
         } = document?;
         self.of_children.extend(problems);
-        self.places.children.insert(at, places);
+        self.sheet.places.children.insert(at, places);
         Some(Does::Workflow {
             workflow: Box::new(spec),
         })
@@ -479,54 +450,8 @@ impl Reader<'_, '_> {
     fn inline(&mut self, at: usize, id: &str, node: &Node) -> Document {
         let places = Places {
             lines: node.lines(),
-            ..self.places.child(at, id)
+            ..self.sheet.places.child(at, id)
         };
-        read(node, places, self.folder, self.files)
-    }
-
-    /// The path of a named file.
-    fn path(&mut self, step: InStep<'_>, key: &str, file: &str) -> Option<PathBuf> {
-        let path = self.folder.map(|folder| folder.join(file));
-        if path.is_none() {
-            self.problem(
-                step,
-                key,
-                "this spec stands alone and cannot name files: write it inside",
-            );
-        }
-        path
-    }
-
-    /// A schema, or the file that holds it.
-    fn schema(
-        &mut self,
-        keys: &mut Keys<'_>,
-        name: &'static str,
-        file_name: &'static str,
-    ) -> Option<Value> {
-        let inside = keys.take(name).map(Node::to_json);
-        let Some(file) = self.text(keys, file_name) else {
-            return inside;
-        };
-        if inside.is_some() {
-            let message = format!("expected `{name}` or `{file_name}`, not both");
-            self.problem(keys.step, file_name, message);
-            return None;
-        }
-        let path = self.path(keys.step, file_name, &file)?;
-        let text = match text_of(&path) {
-            Ok(text) => text,
-            Err(message) => {
-                self.problem(keys.step, file_name, message);
-                return None;
-            }
-        };
-        match Node::parse(&text, Format::of(&path), &path.display().to_string()) {
-            Ok(node) => Some(node.to_json()),
-            Err(problem) => {
-                self.problems.push(problem);
-                None
-            }
-        }
+        read(node, places, self.sheet.folder(), self.files)
     }
 }

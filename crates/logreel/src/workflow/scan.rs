@@ -98,25 +98,14 @@ pub(super) fn variables(text: &str) -> Result<Vec<(Range<usize>, &str)>, &str> {
     let mut found = Vec::new();
     for piece in pieces(text) {
         let Piece::Text(range) = piece else { continue };
-        let mut at = range.start;
-        while let Some(open) = text[at..range.end].find("${").map(|open| at + open) {
-            let rest = &text[open + 2..range.end];
-            let name = rest.split('}').next().unwrap_or_default();
-            let closed = name.len() < rest.len();
-            if !closed || !is_variable(name) {
-                return Err(&text[open..range.end]);
-            }
-            at = open + 2 + name.len() + 1;
-            found.push((open..at, name));
-        }
+        let here = crate::spec_file::variables(&text[range.clone()])?;
+        let start = range.start;
+        found.extend(
+            here.into_iter()
+                .map(|(at, name)| (start + at.start..start + at.end, name)),
+        );
     }
     Ok(found)
-}
-
-/// Whether a text can be the name of an environment variable.
-pub(super) fn is_variable(name: &str) -> bool {
-    name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
 fn next_tag(text: &str, from: usize) -> Option<usize> {

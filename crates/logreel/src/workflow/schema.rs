@@ -26,7 +26,7 @@ impl Schema {
     /// Whether a value fits.
     pub fn check(&self, value: &Value) -> Result<(), Misfit> {
         let mut errors = self.0.iter_errors(value);
-        let told: Vec<String> = errors
+        let mut told: Vec<String> = errors
             .by_ref()
             .take(MISFITS_MAX)
             // The value itself can be long, and can be a secret; where it stands is enough to find it.
@@ -35,6 +35,8 @@ impl Schema {
         if told.is_empty() {
             return Ok(());
         }
+        // The order of an object's keys is another whenever a dependency wants it so.
+        told.sort();
         let has_more = errors.next().is_some();
         Err(Misfit { told, has_more })
     }

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use logreel_core::event::Effect;
+use logreel_core::event::{Budget, Effect};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
@@ -58,6 +58,19 @@ pub struct BudgetSpec {
 }
 
 impl BudgetSpec {
+    /// The limits in the log's units.
+    pub fn limits(&self) -> Budget {
+        Budget {
+            children: self.children,
+            tokens: self.tokens,
+            tool_calls: self.tool_calls,
+            usd_micros: self.usd.map(|usd| (usd * 1e6).round() as u64),
+            wall_ms: self
+                .wall
+                .map(|wall| u64::try_from(wall.as_millis()).unwrap_or(u64::MAX)),
+        }
+    }
+
     fn is_empty(&self) -> bool {
         *self == Self::default()
     }

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// Everything longer is a mistake in the unit, and must fit a timestamp.
+pub const SPAN_MAX: Duration = Duration::from_secs(100 * 366 * 24 * 60 * 60);
+
 const UNITS: [(&str, u64); 5] = [
     ("ms", 1),
     ("s", 1_000),
@@ -32,7 +35,7 @@ pub(super) fn parse(text: &str) -> Result<Duration, String> {
 }
 
 /// Reads `FIRST..LONGEST`.
-pub(super) fn parse_range(text: &str) -> Result<(Duration, Duration), String> {
+pub(crate) fn parse_range(text: &str) -> Result<(Duration, Duration), String> {
     let (first, longest) = text.split_once("..").ok_or_else(|| {
         format!("expected the first wait and the longest, like \"1s..30s\", got {text:?}")
     })?;

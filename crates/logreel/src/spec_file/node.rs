@@ -32,26 +32,36 @@ impl Format {
 
 /// A value and where it begins: the byte while the text is parsed, then the line, 0 for nowhere.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Node {
+pub struct Node {
+    /// What it is.
     pub is: Is,
     at: usize,
 }
 
+/// What a value is.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Is {
+pub enum Is {
+    /// Nothing; only JSON has it.
     Null,
+    /// True or false.
     Bool(bool),
+    /// A number.
     Number(Number),
+    /// A text.
     Text(String),
+    /// A list.
     List(Vec<Node>),
-    /// In the order of the file.
+    /// A table, its keys in the order of the file.
     Table(Vec<Field>),
 }
 
+/// A key of a table and its value.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Field {
+pub struct Field {
+    /// The key.
     pub name: String,
     at: usize,
+    /// The value.
     pub node: Node,
 }
 

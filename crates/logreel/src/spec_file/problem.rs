@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// One thing wrong with a spec: `audit.toml:12: step.review.retry.backoff: expected …`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct Problem {
-    /// The file; `None` for a workflow that was built in Rust or stored.
+    /// The file; `None` for a spec that was built in Rust or stored.
     pub file: Option<String>,
     /// The line, from 1.
     pub line: Option<usize>,
@@ -64,6 +64,23 @@ impl fmt::Display for Problems {
     }
 }
 
+impl Problems {
+    /// All of them, in the order of the files and of the lines in each.
+    pub fn in_order(mut problems: Vec<Problem>) -> Self {
+        let mut files: Vec<Option<String>> = Vec::new();
+        for problem in &problems {
+            if !files.contains(&problem.file) {
+                files.push(problem.file.clone());
+            }
+        }
+        problems.sort_by_key(|problem| {
+            let file = files.iter().position(|file| *file == problem.file);
+            (file, problem.line)
+        });
+        Self(problems)
+    }
+}
+
 impl From<Problem> for Problems {
     fn from(problem: Problem) -> Self {
         Self(vec![problem])
@@ -71,12 +88,12 @@ impl From<Problem> for Problems {
 }
 
 /// Which step a key is in: its place in the list, and its id as far as it has one.
-pub(super) type InStep<'a> = Option<(usize, &'a str)>;
+pub(crate) type InStep<'a> = Option<(usize, &'a str)>;
 
 /// Where the keys of one workflow are written. Steps are known by their place in the list here, because
 /// two of them may wrongly have one id.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Places {
+pub(crate) struct Places {
     pub file: Option<Arc<str>>,
     /// What comes before a key of this workflow: `step.review.workflow.` when it is written inside
     /// another one.
@@ -123,7 +140,7 @@ impl Places {
 }
 
 /// A key as [`Places::lines`] knows it.
-pub(super) fn path(step: InStep<'_>, key: &str) -> String {
+pub(crate) fn path(step: InStep<'_>, key: &str) -> String {
     match step {
         None => key.to_owned(),
         Some((index, _)) if key.is_empty() => format!("step[{index}]"),
@@ -132,7 +149,7 @@ pub(super) fn path(step: InStep<'_>, key: &str) -> String {
 }
 
 /// A key as a person reads it.
-pub(super) fn shown(step: InStep<'_>, key: &str) -> String {
+pub(crate) fn shown(step: InStep<'_>, key: &str) -> String {
     let step = match step {
         None => return key.to_owned(),
         Some((index, id)) if id.is_empty() || id.chars().any(char::is_control) => {
