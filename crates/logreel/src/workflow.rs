@@ -15,7 +15,7 @@ mod map;
 mod node;
 mod outputs;
 mod problem;
-mod process;
+pub(crate) mod process;
 mod reach;
 mod read;
 mod run;
