@@ -1,7 +1,7 @@
 //! Checks at the end: commands whose report decides whether the answer stands.
 
 use logreel::core::event::{Check, Phase, PhaseEntered, Verdict, Verification};
-use logreel::{Body, TaskError};
+use logreel::{Body, Command, Exit, TaskError};
 use serde::{Deserialize, Serialize};
 
 use crate::agent::Agent;
@@ -12,6 +12,9 @@ use crate::toolbox::cut;
 
 /// What a report holds of a check's output.
 const REPORT_BYTES_MAX: usize = 4 * 1024;
+
+/// What is kept of it at all.
+const KEPT_BYTES_MAX: u64 = 1024 * 1024;
 
 /// A check as it went.
 #[derive(Debug, Serialize, Deserialize)]
@@ -65,16 +68,30 @@ impl Agent<'_> {
     }
 
     async fn make(&self, check: &VerifySpec) -> Result<Made, TaskError> {
-        let ended = tokio::process::Command::new("sh")
-            .arg("-c")
-            .arg(format!("exec 2>&1\n{}", check.run))
-            .current_dir(&self.dir)
-            .output()
-            .await?;
-        let output = String::from_utf8_lossy(&ended.stdout).into_owned();
+        let command = Command::shell(&check.run)
+            .dir(&self.dir)
+            .timeout(check.timeout)
+            .merge_stderr()
+            .keep_ends()
+            .output_bytes_max(KEPT_BYTES_MAX);
+        let ended = match self.ctx.command(command).await {
+            Ok(ended) => ended,
+            Err(error) if error.is_cancelled() => return Err(error),
+            Err(error) => {
+                return Ok(Made {
+                    exit_code: None,
+                    output: error.to_string(),
+                });
+            }
+        };
+        let printed = [ended.stdout, ended.stdout_end].concat();
+        let output = String::from_utf8_lossy(&printed).into_owned();
         let (output, _) = self.redactor.text(&output);
         Ok(Made {
-            exit_code: ended.status.code(),
+            exit_code: match ended.exit {
+                Exit::Code(code) => Some(code),
+                Exit::Signal(_) | Exit::Stopped => None,
+            },
             output: cut(&output, REPORT_BYTES_MAX),
         })
     }

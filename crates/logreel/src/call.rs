@@ -257,7 +257,12 @@ impl ToolCall<'_> {
         let journal = &self.ctx.0.journal;
         let step = logreel_core::StepId::from_parts([self.call.as_str()])?;
         let work = async { AssertUnwindSafe(work(key)).catch_unwind().await };
-        let work = OUTER.scope(Outer { step, key }, work);
+        let outer = Outer {
+            step,
+            key,
+            gives_up: self.effect != Effect::Write,
+        };
+        let work = OUTER.scope(outer, work);
         let too_long = async {
             match self.timeout {
                 Some(timeout) => journal.env.sleep(timeout).await,

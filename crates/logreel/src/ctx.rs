@@ -100,6 +100,8 @@ tokio::task_local! {
 pub(crate) struct Outer {
     pub(crate) step: StepId,
     pub(crate) key: Digest,
+    /// It says itself when its work is given up: what runs inside need not.
+    pub(crate) gives_up: bool,
 }
 
 impl Execution {

@@ -420,6 +420,7 @@ impl Running<'_> {
         let outer = Outer {
             step: self.step.clone(),
             key: self.key(),
+            gives_up: false,
         };
         let work = OUTER.scope(outer, AssertUnwindSafe(work?).catch_unwind());
         let outcome = match self.timeout {

@@ -12,7 +12,7 @@ mod graph;
 pub(crate) mod groups;
 mod map;
 mod outputs;
-mod process;
+pub(crate) mod process;
 mod reach;
 mod read;
 mod run;

@@ -44,6 +44,12 @@ pub(crate) struct CommandSpec {
     pub(crate) secrets: Secrets,
 }
 
+/// How a command is run, whoever asks for it.
+pub(crate) struct Execution {
+    pub(crate) start: Start,
+    pub(crate) timeout: Option<Duration>,
+}
+
 /// Runs a command and gives its stdout: as JSON when it is JSON, else as text without its last line
 /// end, else as `{"base64": ".."}`.
 ///
@@ -79,37 +85,46 @@ pub(crate) async fn reconcile(ctx: &Ctx, spec: CommandSpec) -> Result<Reconciled
     })
 }
 
-/// Runs the command to its end, or to the run's.
+/// Runs a step's command to its end, or to the run's.
 async fn execute(
     ctx: &Ctx,
     spec: CommandSpec,
     on_line: impl Fn(Stream, &str) + Send + Sync + 'static,
 ) -> Result<Ended, TaskError> {
-    let CommandSpec {
-        run,
-        input,
-        mut env,
-        dir,
-        write,
-        output_bytes_max,
-        timeout,
-        secrets: _,
-    } = spec;
-    env.push((groups::RUN.to_owned(), ctx.run_id().to_string()));
-    let outer = OUTER.try_with(Clone::clone).ok();
-    if let Some(outer) = &outer {
-        env.push(("LOGREEL_STEP".to_owned(), outer.step.to_string()));
-        env.push(("LOGREEL_KEY".to_owned(), outer.key.to_string()));
-    }
     let start = Start {
-        shell: run,
-        input,
-        env,
-        dir,
-        write,
-        output_bytes_max,
+        shell: spec.run,
+        input: spec.input,
+        env: spec.env,
+        inherits: true,
+        dir: spec.dir,
+        write: spec.write,
+        output_bytes_max: spec.output_bytes_max,
+        keeps_ends: false,
+        merged: false,
+        pipes: None,
         on_line: Box::new(on_line),
     };
+    let timeout = spec.timeout;
+    to_its_end(ctx, Execution { start, timeout }).await
+}
+
+/// Runs a command to its end, or to the run's.
+pub(crate) async fn to_its_end(ctx: &Ctx, execution: Execution) -> Result<Ended, TaskError> {
+    let Execution { mut start, timeout } = execution;
+    let write = start.write;
+    start
+        .env
+        .push((groups::RUN.to_owned(), ctx.run_id().to_string()));
+    let outer = OUTER.try_with(Clone::clone).ok();
+    if let Some(outer) = &outer {
+        start
+            .env
+            .push(("LOGREEL_STEP".to_owned(), outer.step.to_string()));
+        start
+            .env
+            .push(("LOGREEL_KEY".to_owned(), outer.key.to_string()));
+    }
+    let tells_itself = outer.as_ref().is_some_and(|outer| outer.gives_up);
     let execution = &ctx.0;
     let started = execution
         .commands
@@ -137,8 +152,9 @@ async fn execute(
             }
             Stop::Paused | Stop::Drained | Stop::Parked if write => {}
             Stop::Paused | Stop::Drained | Stop::Parked | Stop::Lost(_) => {
-                // The driver need not wait for what will never come.
-                let _given_up = Counted::new(&execution.activity.given_up);
+                // The driver need not wait for what will never come; said once for each effect.
+                let given_up = &execution.activity.given_up;
+                let _given_up = (!tells_itself).then(|| Counted::new(given_up));
                 stopped(&mut handle).await;
                 return std::future::pending().await;
             }
@@ -180,7 +196,7 @@ fn redacted(mut ended: Ended, secrets: &Secrets) -> Ended {
     ended
 }
 
-fn trouble(error: Trouble) -> TaskError {
+pub(crate) fn trouble(error: Trouble) -> TaskError {
     let kind = match &error {
         Trouble::Lost(_) => "lost",
         Trouble::Broken(_) => "panic",
@@ -204,6 +220,7 @@ fn judge(ended: Ended, write: bool, bytes_max: u64) -> Result<Json, TaskError> {
         stdout,
         too_large,
         stderr,
+        ..
     } = ended;
     let said = match stderr.trim_end() {
         "" => String::new(),
@@ -324,6 +341,8 @@ mod tests {
             how,
             stdout: Vec::new(),
             too_large: false,
+            end: Vec::new(),
+            printed: 0,
             stderr: stderr.to_owned(),
         };
         let cause = judge(ended, write, 1000).unwrap_err().cause();

@@ -18,7 +18,7 @@ use logreel_core::{RunId, StepId};
 use logreel_store::Env;
 use rustix::process::Pid;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::process::{Child, ChildStdin};
+use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinHandle;
 
@@ -29,6 +29,8 @@ use super::process::{self, Stopped};
 /// whoever started it died before that. `read` takes no byte past the first line from a pipe: what
 /// follows is the command's own input.
 const WAIT_FOR_GO: &str = r#"IFS= read -r go || exit 125; exec "$0" -c "$1""#;
+/// The same, with everything it says on one pipe: in the order in which it was said.
+const WAIT_FOR_GO_MERGED: &str = r#"IFS= read -r go || exit 125; exec "$0" -c "$1" 2>&1"#;
 const SHELL: &str = "/bin/sh";
 /// How long others may keep the output open after the shell has exited.
 const LINGER: Duration = Duration::from_secs(1);
@@ -48,20 +50,35 @@ pub(crate) struct Start {
     pub(crate) shell: String,
     pub(crate) input: Vec<u8>,
     pub(crate) env: Vec<(String, String)>,
+    /// Whether `env` is added to this process's own environment, or is all there is.
+    pub(crate) inherits: bool,
     pub(crate) dir: PathBuf,
     /// Read to its end, whatever it prints.
     pub(crate) write: bool,
     pub(crate) output_bytes_max: u64,
+    /// Whether the beginning and the end are kept of what is too large.
+    pub(crate) keeps_ends: bool,
+    /// Whether stderr goes where stdout goes.
+    pub(crate) merged: bool,
+    /// Who talks to it through its pipes instead of giving it `input` and taking its output.
+    pub(crate) pipes: Option<oneshot::Sender<Pipes>>,
     pub(crate) on_line: OnLine,
 }
+
+/// A command's stdin, once it has its go, and its stdout.
+pub(crate) type Pipes = (ChildStdin, ChildStdout);
 
 /// How a command ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) how: How,
     pub(crate) stdout: Vec<u8>,
-    /// More was printed than may be kept; `stdout` is empty.
+    /// More was printed than may be kept; `stdout` is empty, or the beginning.
     pub(crate) too_large: bool,
+    /// The end of what was too large, when it was to be kept.
+    pub(crate) end: Vec<u8>,
+    /// How much was printed.
+    pub(crate) printed: u64,
     /// The end of stderr.
     pub(crate) stderr: String,
 }
@@ -237,7 +254,7 @@ impl Drop for Handle {
 /// The command from its start to the end of its whole group.
 async fn supervise(
     run: RunId,
-    start: Start,
+    mut start: Start,
     groups: Arc<Groups>,
     env: &dyn Env,
     stopped: impl Future<Output = ()>,
@@ -245,7 +262,11 @@ async fn supervise(
     let mut stopped = pin!(stopped);
     let mut child = spawn(&start)?;
     let mut group = Group::noted(&child, run, groups)?;
-    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let (mut stdin, mut stdout) = (child.stdin.take(), child.stdout.take());
+    let stderr = child.stderr.take();
+    if let Some(pipes) = start.pipes.take() {
+        hand_over(stdin.take(), stdout.take(), pipes).await;
+    }
     let (mut kept, mut tail) = (Kept::new(&start), Tail::default());
     let status = {
         let on_line = &start.on_line;
@@ -303,8 +324,10 @@ async fn supervise(
     };
     Ok(Ended {
         how: status.map_or(How::Stopped, How::of),
-        stdout: kept.bytes,
         too_large: kept.too_large,
+        printed: kept.printed,
+        end: kept.end(),
+        stdout: kept.bytes,
         stderr: tail.text(),
     })
 }
@@ -322,8 +345,16 @@ fn spawn(start: &Start) -> Result<Child, Trouble> {
     if !start.dir.is_dir() {
         return Err(Trouble::NoFolder(start.dir.clone()));
     }
-    let spawned = tokio::process::Command::new(SHELL)
-        .args(["-c", WAIT_FOR_GO, SHELL, &start.shell])
+    let wait_for_go = match start.merged {
+        true => WAIT_FOR_GO_MERGED,
+        false => WAIT_FOR_GO,
+    };
+    let mut command = tokio::process::Command::new(SHELL);
+    if !start.inherits {
+        command.env_clear();
+    }
+    let spawned = command
+        .args(["-c", wait_for_go, SHELL, &start.shell])
         .envs(start.env.iter().map(|(name, value)| (name, value)))
         .current_dir(&start.dir)
         .stdin(Stdio::piped())
@@ -372,6 +403,23 @@ impl Drop for Group {
             process::kill(self.pid);
         }
     }
+}
+
+/// Gives the command its go, and its pipes to whoever talks to it.
+async fn hand_over(
+    stdin: Option<ChildStdin>,
+    stdout: Option<ChildStdout>,
+    to: oneshot::Sender<Pipes>,
+) {
+    let (Some(mut stdin), Some(stdout)) = (stdin, stdout) else {
+        return;
+    };
+    if let Err(error) = stdin.write_all(b"\n").await {
+        // It was killed meanwhile; its end says so.
+        tracing::warn!(%error, "a command did not get its go");
+    }
+    // Nobody there any more: closed pipes tell the command.
+    drop(to.send((stdin, stdout)));
 }
 
 /// Gives the command its go and its input.
@@ -467,6 +515,9 @@ struct Kept {
     /// A write is heard to its end: stopping it half-way would leave more doubt than a lost result.
     drain: bool,
     too_large: bool,
+    /// What came last, when that is kept too.
+    last: Option<Vec<u8>>,
+    printed: u64,
 }
 
 impl Kept {
@@ -476,21 +527,51 @@ impl Kept {
             bytes_max: start.output_bytes_max,
             drain: start.write,
             too_large: false,
+            last: start.keeps_ends.then(Vec::new),
+            printed: 0,
         }
     }
 
     fn take(&mut self, chunk: &[u8]) -> Taken {
+        self.printed += chunk.len() as u64;
         if !self.too_large && (self.bytes.len() + chunk.len()) as u64 <= self.bytes_max {
             self.bytes.extend_from_slice(chunk);
             return Taken::Kept;
         }
-        self.too_large = true;
+        let was_too_large = std::mem::replace(&mut self.too_large, true);
+        if let Some(last) = &mut self.last {
+            let half = usize::try_from(self.bytes_max / 2).unwrap_or(usize::MAX);
+            let mut chunk = chunk;
+            if !was_too_large {
+                let (head, rest) = chunk.split_at(half.saturating_sub(self.bytes.len()));
+                last.extend_from_slice(self.bytes.get(half..).unwrap_or_default());
+                self.bytes.truncate(half);
+                self.bytes.extend_from_slice(head);
+                chunk = rest;
+            }
+            last.extend_from_slice(chunk);
+            // Not for every chunk: moving what is kept costs as much as the chunk.
+            if last.len() > half * 2 + CHUNK_BYTES {
+                last.drain(..last.len() - half);
+            }
+            return Taken::Kept;
+        }
         self.bytes = Vec::new();
         if self.drain {
             Taken::Dropped
         } else {
             Taken::Refused
         }
+    }
+}
+
+impl Kept {
+    /// The end of what was too large.
+    fn end(&mut self) -> Vec<u8> {
+        let mut last = self.last.take().unwrap_or_default();
+        let half = usize::try_from(self.bytes_max / 2).unwrap_or(usize::MAX);
+        last.drain(..last.len().saturating_sub(half));
+        last
     }
 }
 
@@ -552,9 +633,13 @@ mod tests {
                 shell: shell.to_owned(),
                 input: Vec::new(),
                 env: Vec::new(),
+                inherits: true,
                 dir: self.folder.path().to_owned(),
                 write: false,
                 output_bytes_max: 1024 * 1024,
+                keeps_ends: false,
+                merged: false,
+                pipes: None,
                 on_line: Box::new(|_, _| {}),
             }
         }
