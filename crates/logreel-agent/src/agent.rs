@@ -142,19 +142,32 @@ impl<'a> Agent<'a> {
     pub(crate) async fn record_with(
         &self,
         before: Vec<Body>,
-        mut blobs: Vec<Blob>,
+        blobs: Vec<Blob>,
         messages: Vec<Addition>,
         after: Vec<Body>,
     ) -> Result<(), TaskError> {
-        let mut bodies = before;
-        for addition in &messages {
-            bodies.push(addition.event.clone().into());
-            blobs.push(addition.blob.clone());
-        }
-        bodies.extend(after);
+        let (bodies, blobs) = together(before, blobs, &messages, after);
         self.log().record(bodies, blobs).await?;
-        self.with_context(|context| messages.into_iter().for_each(|it| context.push(it)));
+        self.join(messages);
         Ok(())
+    }
+
+    /// [`Agent::record`] for a call that uses something up: waits while a limit leaves no room for it.
+    pub(crate) async fn record_in_budget(
+        &self,
+        before: Vec<Body>,
+        messages: Vec<Addition>,
+        called: Body,
+    ) -> Result<(), TaskError> {
+        let (bodies, blobs) = together(before, Vec::new(), &messages, vec![called]);
+        self.log().record_in_budget(bodies, blobs).await?;
+        self.join(messages);
+        Ok(())
+    }
+
+    /// What is recorded is part of the conversation.
+    fn join(&self, messages: Vec<Addition>) {
+        self.with_context(|context| messages.into_iter().for_each(|it| context.push(it)));
     }
 
     /// Several messages, each after the one before.
@@ -184,6 +197,22 @@ impl<'a> Agent<'a> {
     pub(crate) fn redacted(&self, message: crate::Message) -> (crate::Message, u32) {
         self.redactor.message(message)
     }
+}
+
+/// The facts of one append, with every blob they need.
+fn together(
+    before: Vec<Body>,
+    mut blobs: Vec<Blob>,
+    messages: &[Addition],
+    after: Vec<Body>,
+) -> (Vec<Body>, Vec<Blob>) {
+    let mut bodies = before;
+    for addition in messages {
+        bodies.push(addition.event.clone().into());
+        blobs.push(addition.blob.clone());
+    }
+    bodies.extend(after);
+    (bodies, blobs)
 }
 
 fn tool_specs(spec: &AgentSpec, toolbox: &Toolbox) -> Vec<ToolSpec> {

@@ -81,7 +81,8 @@ impl Agents {
 
 impl logreel::Agents for Agents {
     fn load(&self, path: &Path) -> Result<Value, Problems> {
-        Ok(AgentSpec::read(path)?.to_json())
+        let priced = |model: &str| self.prices.has(model);
+        Ok(AgentSpec::read(path, &priced)?.to_json())
     }
 
     fn lacks(&self, spec: &Value) -> Option<String> {

@@ -36,7 +36,6 @@ impl Agent<'_> {
         first: Option<Message>,
     ) -> Result<(), TaskError> {
         self.back_off().await?;
-        let _busy = self.log().busy();
         let (open, last) = self.with_progress(|it| (it.open.clone(), it.model_calls));
         let (call, attempt) = match open {
             // A driver before this one asked, and no answer was recorded.
@@ -47,7 +46,7 @@ impl Agent<'_> {
             }
         };
         self.announce(call, attempt, first).await?;
-        self.log().may_begin().await?;
+        let _busy = self.log().busy();
         let request = self.request(call);
         let answer = self.answer(&request, &call.id(), attempt).await?;
         match answer {
@@ -108,7 +107,8 @@ impl Agent<'_> {
                 before.push(Turn { turn: turns + 1 }.into());
             }
         }
-        self.record(before, additions, vec![called.into()]).await
+        self.record_in_budget(before, additions, called.into())
+            .await
     }
 
     /// What people said since the last turn.

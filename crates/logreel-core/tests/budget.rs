@@ -109,6 +109,8 @@ fn money_is_counted_in_micro_dollars_and_an_unknown_price_as_reserved() {
         call: call_id("a"),
         error: cause("error"),
         spent: Spend::default(),
+        redacted: 0,
+        retry_after_ms: None,
     });
     assert_eq!(log.row.used().usd_micros, 100);
     log.record(asked("b")).record(answered("b", 60));

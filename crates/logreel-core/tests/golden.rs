@@ -174,7 +174,10 @@ fn every_kind() -> Log {
     log.record(ModelFailed {
         call: call_id("m2"),
         error: cause("rate_limited"),
-        spent, redacted: 0, retry_after_ms: None, });
+        spent,
+        redacted: 0,
+        retry_after_ms: None,
+    });
     log.record(ContextCompacted {
         node: Digest::of(b"shorter"),
         previous: Some(node),

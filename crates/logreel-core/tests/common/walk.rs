@@ -361,7 +361,10 @@ fn fact(log: &Log, next_wait: WaitId, (choice, a, b, _): Wish) -> Body {
             ModelFailed {
                 call,
                 error: cause("error"),
-                spent, redacted: 0, retry_after_ms: None, }
+                spent,
+                redacted: 0,
+                retry_after_ms: None,
+            }
             .into()
         }
         22 | 23 => ToolCalled {
