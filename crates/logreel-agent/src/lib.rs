@@ -13,6 +13,7 @@ pub use message::{Message, Opaque, Part, Role, ToolCall, ToolResult};
 pub use model::{Answer, Delta, Finish, Model, ModelError, Request, ToolSpec};
 pub use names::WireNames;
 pub use spec::{
-    AgentSpec, CommandTool, ContextSpec, McpSpec, PolicyDefault, PolicySpec, SubAgent, VerifySpec,
+    AgentSpec, CommandTool, ContextSpec, ListedTool, McpSpec, Overrides, PolicyDefault, PolicySpec,
+    Priced, SpecKind, SubAgent, Verdict, VerifySpec,
 };
 pub use tool::{Call, Definition, Tool, ToolError};

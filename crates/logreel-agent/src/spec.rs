@@ -4,9 +4,24 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use logreel::Digest;
 use logreel::core::event::{Budget, Effect};
+use logreel::core::meaning::digest_of;
+use logreel::workflow::schema::{Misfit, Schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+
+mod check;
+mod kind;
+mod listing;
+mod overrides;
+mod read;
+mod variables;
+
+pub use kind::SpecKind;
+pub use listing::{ListedTool, Verdict};
+pub use overrides::Overrides;
+pub use read::Priced;
 
 /// Turns before a run fails, when the spec says nothing.
 pub const MAX_TURNS: u32 = 50;
@@ -89,6 +104,9 @@ pub struct AgentSpec {
     /// Patterns of what must not be recorded, beside the usual key shapes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub redact: Vec<String>,
+    /// What was said beside the file when it was read.
+    #[serde(skip_serializing_if = "is_default")]
+    pub overrides: Overrides,
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -221,6 +239,36 @@ impl AgentSpec {
     /// A stored spec.
     pub fn from_json(spec: &Value) -> Result<Self, serde_json::Error> {
         Self::deserialize(spec)
+    }
+
+    /// Whether it is known what its model costs; answers from a file cost nothing.
+    pub fn is_priced(&self, priced: Priced<'_>) -> bool {
+        check::is_priced(&self.model, priced)
+    }
+
+    /// Turns before the run fails.
+    pub fn turns_max(&self) -> u32 {
+        self.max_turns.unwrap_or(MAX_TURNS)
+    }
+
+    /// Rounds of checks before the run fails.
+    pub fn verify_rounds_max(&self) -> u32 {
+        self.verify_rounds.unwrap_or(VERIFY_ROUNDS)
+    }
+
+    /// The digest of its meaning: another whenever a file it names is.
+    pub fn digest(&self) -> Digest {
+        digest_of(&self.to_json()).expect("a JSON tree serializes")
+    }
+
+    /// Whether an input fits its schema.
+    pub fn admit(&self, input: &Value) -> Result<(), Misfit> {
+        let schema = self.input_schema.as_ref();
+        // What was read compiles; what was stored was read.
+        match schema.map(Schema::compile) {
+            Some(Ok(schema)) => schema.check(input),
+            Some(Err(_)) | None => Ok(()),
+        }
     }
 
     /// As it is stored.
