@@ -181,6 +181,12 @@ pub enum Error {
     /// A checkpoint's spec is not the one it says it has.
     #[error("the checkpoint of {0} was changed: its spec does not have its spec_digest")]
     DamagedCheckpoint(RunId),
+    /// Only an agent hears what is said to it.
+    #[error("{0} is no agent's run, so nobody would hear it")]
+    NotSteered(RunId),
+    /// A request id that was used for something else.
+    #[error("{0} knows this request id from another command")]
+    RequestIdTaken(RunId),
     /// The run's children go on without it.
     #[error("{run} has live children ({child}); wait for them, or cancel them")]
     HasChildren {
@@ -290,9 +296,9 @@ impl Error {
             Self::Waiting { .. } => ErrorKind::NotApplicable,
             Self::SpecChanged { .. } => ErrorKind::SpecChanged,
             Self::UnknownTask { .. } => ErrorKind::NotFound,
-            Self::AlreadyHere(_) => ErrorKind::Conflict,
+            Self::AlreadyHere(_) | Self::RequestIdTaken(_) => ErrorKind::Conflict,
             Self::DamagedCheckpoint(_) => ErrorKind::Invalid,
-            Self::HasChildren { .. } => ErrorKind::NotApplicable,
+            Self::HasChildren { .. } | Self::NotSteered(_) => ErrorKind::NotApplicable,
             Self::Lacks { .. } | Self::Input { .. } => ErrorKind::Invalid,
             Self::Value { .. } | Self::Id(_) => ErrorKind::Invalid,
             Self::DriverStopped(_) => ErrorKind::Fenced,

@@ -49,6 +49,7 @@ mod replay;
 mod resolve;
 mod resume;
 mod retry;
+mod say;
 mod session;
 mod signal;
 mod start;
