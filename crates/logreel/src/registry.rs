@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::Error;
 use crate::agents::Agents;
-use crate::engine::Inner;
+use crate::engine::{Engine, Inner};
 use crate::program::Program;
 use crate::value;
 use crate::workflow::{Does, StepSpec, Workflow};
@@ -154,6 +154,18 @@ impl Inner {
         }
     }
 
+    /// An agent by its spec, when this process has what it asks for.
+    pub(crate) fn agent_to_drive(&self, spec: &Value) -> Result<Arc<Program>, Error> {
+        let program = self.registry.add_agent(spec)?;
+        match self.lacks(&program) {
+            None => Ok(program),
+            Some(what) => Err(Error::Lacks {
+                name: program.name.to_string(),
+                what,
+            }),
+        }
+    }
+
     /// What the program asks for and this process does not have.
     pub(crate) fn lacks(&self, program: &Program) -> Option<String> {
         match (&program.workflow, program.kind) {
@@ -202,6 +214,14 @@ impl Inner {
                 format!("the spec stored with {run} is not one this build reads: {problems}");
             logreel_store::Error::corrupt(what).into()
         })
+    }
+}
+
+impl Engine {
+    /// The spec a run was started with, or goes on with since someone accepted another.
+    pub async fn stored_spec(&self, run: &RunId) -> Result<Json, Error> {
+        let entry = self.0.store.entry(run).await?;
+        self.0.stored_spec(&entry).await
     }
 }
 

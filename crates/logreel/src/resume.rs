@@ -6,6 +6,7 @@ use std::time::Duration;
 use logreel_core::row::OpenWait;
 use logreel_core::{Json, Outside, RunId, Status};
 use logreel_store::{ClaimOutcome, Entry};
+use serde_json::Value;
 use tokio::sync::oneshot;
 
 use crate::Error;
@@ -33,8 +34,8 @@ enum Under {
     Stored,
     /// The task as it is registered now, whatever its version.
     Registered,
-    /// Another workflow.
-    Workflow(Arc<Program>),
+    /// Another workflow or agent.
+    Other(Arc<Program>),
 }
 
 impl Engine {
@@ -57,7 +58,18 @@ impl Engine {
         workflow: &Workflow,
     ) -> Result<ResumeOutcome, Error> {
         let program = self.0.registry.add_workflow(workflow);
-        self.0.resume(run, Under::Workflow(program)).await
+        self.0.resume(run, Under::Other(program)).await
+    }
+
+    /// [`Engine::resume`] under another spec of the agent than it was started with; recorded. What
+    /// was said and done stays as it is.
+    pub async fn resume_under_agent(
+        &self,
+        run: &RunId,
+        spec: &Value,
+    ) -> Result<ResumeOutcome, Error> {
+        let program = self.0.agent_to_drive(spec)?;
+        self.0.resume(run, Under::Other(program)).await
     }
 }
 
@@ -79,7 +91,7 @@ impl Inner {
         }
         let accepts = !matches!(under, Under::Stored);
         let program = match under {
-            Under::Workflow(program) => program,
+            Under::Other(program) => program,
             Under::Stored | Under::Registered => self.program_of(&entry).await?,
         };
         let changed = entry.row.facts.spec_digest != program.spec_digest;

@@ -14,6 +14,7 @@ use logreel_core::event::Relation;
 use logreel_core::{Blob, Event, Json, Payload, RunId, RunState, Status, StepId};
 use logreel_store::{ClaimOutcome, Created, ForkAt, ForkError, NewFork};
 use serde::Serialize;
+use serde_json::Value;
 use tokio::sync::oneshot;
 
 use crate::Error;
@@ -37,6 +38,7 @@ pub struct RetryRun {
     input: Option<Result<(Payload, Vec<Blob>), Error>>,
     queue: bool,
     accept_spec_change: bool,
+    under: Option<Value>,
 }
 
 impl Engine {
@@ -51,6 +53,7 @@ impl Engine {
             input: None,
             queue: false,
             accept_spec_change: false,
+            under: None,
         }
     }
 }
@@ -88,6 +91,14 @@ impl RetryRun {
         self
     }
 
+    /// Goes on under another spec of the agent than the run was started with; recorded. Not with
+    /// [`RetryRun::queue`]: the change is recorded by whoever begins to drive.
+    pub fn under_agent(mut self, spec: Value) -> Self {
+        self.under = Some(spec);
+        self.accept_spec_change = true;
+        self
+    }
+
     async fn retry(self) -> Result<RunHandle<Json>, Error> {
         let engine = Arc::clone(&self.engine);
         engine.check_open()?;
@@ -100,7 +111,11 @@ impl RetryRun {
             }
         }
         let name = &entry.row.facts.agent;
-        let def = match engine.program_of(&entry).await {
+        let def = match &self.under {
+            Some(spec) => engine.agent_to_drive(spec),
+            None => engine.program_of(&entry).await,
+        };
+        let def = match def {
             Ok(def) => Some(def),
             // Whoever takes it from the queue must know it.
             Err(Error::UnknownTask { .. } | Error::Lacks { .. }) if self.queue => None,
