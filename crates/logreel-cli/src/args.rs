@@ -70,7 +70,7 @@ pub struct Global {
 
 #[derive(Subcommand)]
 pub enum Verb {
-    /// Start a workflow and follow it
+    /// Start a workflow or an agent and follow it
     Run(run::Args),
     /// Go on with a run, or with all that are ready or lost their driver
     Resume(resume::Args),
@@ -82,7 +82,7 @@ pub enum Verb {
     Signal(signal::Args),
     /// Say what became of a write that was interrupted
     Resolve(resolve::Args),
-    /// Read a workflow file and show what it would do
+    /// Read a workflow's or an agent's file and show what it would do
     Check(check::Args),
     /// Drive the runs of this store until told to stop
     Worker(worker::Args),

@@ -4,6 +4,7 @@
 //! `error` decides what an error is called, `store` where runs are, `name` which run is meant,
 //! `drive` how a run is driven and followed here, `view` and `live` what is seen of it meanwhile.
 
+mod agents;
 mod answer;
 mod args;
 mod ask;
@@ -11,6 +12,7 @@ mod backup;
 mod cancel;
 mod changed;
 mod check;
+mod check_agent;
 mod completions;
 mod detach;
 mod doctor;

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use logreel::core::event::RunKind;
 use logreel::store::Claimable;
 use logreel::view::RunView;
-use logreel::workflow::Workflow;
 use logreel::{Entry, Error, ErrorKind, RunId, Status};
 
 use crate::changed::{self, Said};
@@ -15,6 +14,7 @@ use crate::outcome::Line;
 use crate::output::Output;
 use crate::settle::{CANCELLED, FAILED, WAITS};
 use crate::signals::Signals;
+use crate::spec::Spec;
 use crate::store::{Acting, Missing, Place};
 use crate::{follow_many, name, outcome, settle, spec};
 
@@ -83,7 +83,7 @@ pub async fn part_of(
     let run = entry.row.run;
     let root = settle::root(&*acting.store, run).await?;
     let root = acting.store.entry(&root).await?;
-    let accepted = changed::admit(&*acting.store, &root, said).await?;
+    let accepted = changed::admit(&acting, &root, said).await?;
     if root.row.run != run {
         let (short, parent) = (run.short(), root.row.run.short());
         out.note(format!("{short} is part of {parent}; going on with that"));
@@ -95,17 +95,17 @@ pub async fn part_of(
     one(acting, &root, accepted, signals, out).await
 }
 
-/// Drives one run on, from where it stands; under another workflow when someone accepted it.
+/// Drives one run on, from where it stands; under another spec when someone accepted it.
 async fn one(
     acting: Acting,
     entry: &Entry,
-    accepted: Option<Workflow>,
+    accepted: Option<Spec>,
     signals: Signals,
     out: &mut Output,
 ) -> anyhow::Result<u8> {
     let run = entry.row.run;
     let resumed = match &accepted {
-        Some(workflow) => acting.engine.resume_under(&run, workflow).await,
+        Some(spec) => spec.resume(&acting.engine, &run).await,
         None => acting.engine.resume(&run).await,
     };
     match resumed {
@@ -126,11 +126,11 @@ async fn one(
 
 /// Every run that is ready or lost its driver.
 async fn all(acting: Acting, mut signals: Signals, out: &mut Output) -> anyhow::Result<u8> {
-    let what = [Claimable {
-        kind: RunKind::Workflow,
+    let what = [RunKind::Workflow, RunKind::Agent].map(|kind| Claimable {
+        kind,
         agents: None,
         specs: None,
-    }];
+    });
     let ready = acting.store.claimable(&what, TAKEN).await?;
     if ready.is_empty() {
         out.note("no run is ready or orphaned");
@@ -143,7 +143,7 @@ async fn all(acting: Acting, mut signals: Signals, out: &mut Output) -> anyhow::
             continue;
         }
         let entry = acting.store.entry(&root).await?;
-        if let Some(changed) = changed::find(&*acting.store, &entry).await? {
+        if let Some(changed) = changed::find(&acting, &entry).await? {
             out.note(changed.note(&entry));
             left.push(root);
             continue;

@@ -12,6 +12,7 @@ use logreel::store::SystemEnv;
 use logreel::store::sqlite::Options;
 use logreel::{Builder, Engine, ErrorKind, MemoryStore, RunStore, SqliteStore};
 
+use crate::agents;
 use crate::error::Failure;
 use crate::output::Output;
 
@@ -29,7 +30,7 @@ pub struct Opened {
     pub engine: Engine,
 }
 
-/// A store to drive runs on, and an engine that drives workflows.
+/// A store to drive runs on, and an engine that drives workflows and agents.
 pub struct Acting {
     pub store: Arc<dyn RunStore>,
     pub engine: Engine,
@@ -116,7 +117,8 @@ impl Place {
             (Arc::new(store), Some(path))
         };
         let builder = Engine::builder().store(Arc::clone(&store));
-        let engine = with(builder.any_workflow()).build().await?;
+        let builder = builder.any_workflow().agents(agents::agents());
+        let engine = with(builder).build().await?;
         Ok(Acting {
             store,
             engine,
