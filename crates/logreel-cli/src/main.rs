@@ -36,6 +36,7 @@ mod resolve;
 mod resume;
 mod retry;
 mod run;
+mod say;
 mod sessions;
 mod settle;
 mod show;
@@ -113,6 +114,7 @@ async fn act(cli: Cli) -> anyhow::Result<u8> {
         Verb::Export(args) => export::run(args, &place, &mut out).await,
         Verb::Import(args) => import::run(args, &place, &mut out).await,
         Verb::Answer(args) => answer::run(args, &place, &mut out).await,
+        Verb::Say(args) => say::run(args, &place, &mut out).await,
         Verb::Signal(args) => signal::run(args, &place, &mut out).await,
         Verb::Resolve(args) => resolve::run(args, &place, &mut out).await,
         Verb::Worker(args) => worker::run(args, &place, &mut out).await,

@@ -213,6 +213,35 @@ fn run_records_the_folder_and_what_was_said_beside_the_file() {
 }
 
 #[test]
+fn say_gives_a_receipt_once_and_only_to_a_living_agent() {
+    let project = project();
+    let run = queued(&project, "researcher.toml", &Overrides::default()).to_string();
+    let first = project.run(&["say", &run, "look there", "--request-id", "r1"]);
+    assert_eq!(first.code, 0, "{}", first.err);
+    assert_eq!(first.out, "2\n");
+    let again = project.run(&["say", &run, "look there", "--request-id", "r1"]);
+    assert_eq!(again.out, first.out);
+    assert_eq!(project.json(&["say", &run, "and there"])["seq"], json!(3));
+    let log = project.run(&["log", &run, "--json"]);
+    let event: Value = serde_json::from_str(log.out.lines().nth(1).unwrap()).unwrap();
+    assert_eq!(event["kind"], json!("message.queued"));
+    assert_eq!(event["body"], json!({"by": "ada", "text": "look there"}));
+
+    project.run(&["cancel", &run]);
+    refused(&project, &["say", &run, "too late"], "terminal", 5);
+    let receipt = project.run(&["say", &run, "look there", "--request-id", "r1"]);
+    assert_eq!((receipt.code, receipt.out.as_str()), (0, "2\n"));
+    refused(&project, &["say", &run, " "], "usage", 2);
+
+    project.write(
+        "plain.toml",
+        "name = 'p'\n[[step]]\nid = 'a'\nwait = 'approval'\n",
+    );
+    project.run(&["run", "plain.toml"]);
+    refused(&project, &["say", "@last", "hello"], "not_applicable", 5);
+}
+
+#[test]
 fn a_changed_agent_file_is_refused_and_an_overridden_one_is_not_changed() {
     let project = project();
     let overrides = Overrides {
