@@ -241,6 +241,11 @@ impl AgentSpec {
         Self::deserialize(spec)
     }
 
+    /// Whether it is known what its model costs; answers from a file cost nothing.
+    pub fn is_priced(&self, priced: Priced<'_>) -> bool {
+        check::is_priced(&self.model, priced)
+    }
+
     /// Turns before the run fails.
     pub fn turns_max(&self) -> u32 {
         self.max_turns.unwrap_or(MAX_TURNS)

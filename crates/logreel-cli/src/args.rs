@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::{
     answer, backup, cancel, check, completions, detach, export, import, log, ls, pause, resolve,
-    resume, retry, run, sessions, show, signal, verify, wait, worker,
+    resume, retry, run, say, sessions, show, signal, verify, wait, worker,
 };
 
 const EXAMPLES: &str = "\
@@ -70,7 +70,7 @@ pub struct Global {
 
 #[derive(Subcommand)]
 pub enum Verb {
-    /// Start a workflow and follow it
+    /// Start a workflow or an agent and follow it
     Run(run::Args),
     /// Go on with a run, or with all that are ready or lost their driver
     Resume(resume::Args),
@@ -80,9 +80,11 @@ pub enum Verb {
     Answer(answer::Args),
     /// Send a run a signal; kept until it is awaited
     Signal(signal::Args),
+    /// Steer an agent while it works; it hears it at its next turn
+    Say(say::Args),
     /// Say what became of a write that was interrupted
     Resolve(resolve::Args),
-    /// Read a workflow file and show what it would do
+    /// Read a workflow's or an agent's file and show what it would do
     Check(check::Args),
     /// Drive the runs of this store until told to stop
     Worker(worker::Args),

@@ -1,18 +1,19 @@
 //! Spec files that have changed since a run was started with them.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use logreel::core::event::RunKind;
-use logreel::workflow::Workflow;
-use logreel::{Body, Entry, ErrorKind, RunStore, Seq};
+use logreel::{Body, Entry, ErrorKind, Seq};
+use logreel_agent::{AgentSpec, Overrides};
 
 use crate::error::Failure;
-use crate::spec;
+use crate::spec::{self, Spec};
+use crate::store::Acting;
 
 /// A spec file that is not what the run was started with.
 pub struct Changed {
     pub file: String,
-    pub now: Result<Workflow, Failure>,
+    pub now: Result<Spec, Failure>,
 }
 
 /// What someone said about a change, if anything.
@@ -50,17 +51,13 @@ fn flags(entry: &Entry) -> String {
     )
 }
 
-/// The workflow that the run shall go on with when it is another than it was started with. A change
-/// that nobody said anything about is refused.
-pub async fn admit(
-    store: &dyn RunStore,
-    entry: &Entry,
-    said: Said,
-) -> anyhow::Result<Option<Workflow>> {
+/// What the run shall go on with when it is another spec than it was started with. A change that
+/// nobody said anything about is refused.
+pub async fn admit(acting: &Acting, entry: &Entry, said: Said) -> anyhow::Result<Option<Spec>> {
     if said == Said::Stored {
         return Ok(None);
     }
-    match find(store, entry).await? {
+    match find(acting, entry).await? {
         None => Ok(None),
         Some(changed) if said == Said::Accept => Ok(Some(changed.now?)),
         Some(changed) => Err(changed.refusal(entry).into()),
@@ -69,11 +66,12 @@ pub async fn admit(
 
 /// The spec file of the run, when it is there and says something else now. A child has none of its
 /// own: it is in its root's.
-pub async fn find(store: &dyn RunStore, entry: &Entry) -> anyhow::Result<Option<Changed>> {
-    if entry.row.facts.kind != RunKind::Workflow {
+pub async fn find(acting: &Acting, entry: &Entry) -> anyhow::Result<Option<Changed>> {
+    let kind = entry.row.facts.kind;
+    if !matches!(kind, RunKind::Workflow | RunKind::Agent) {
         return Ok(None);
     }
-    let page = store.read(&entry.row.run, Seq::FIRST, 1).await?;
+    let page = acting.store.read(&entry.row.run, Seq::FIRST, 1).await?;
     let Some(first) = page.items.first() else {
         return Ok(None);
     };
@@ -81,13 +79,19 @@ pub async fn find(store: &dyn RunStore, entry: &Entry) -> anyhow::Result<Option<
     let Body::RunStarted(started) = event.body else {
         return Ok(None);
     };
-    let Some(file) = started
-        .spec_file
-        .filter(|file| PathBuf::from(file).exists())
-    else {
+    let Some(file) = started.spec_file.filter(|file| Path::new(file).exists()) else {
         return Ok(None);
     };
-    let now = spec::read(&PathBuf::from(&file));
+    let now = if kind == RunKind::Agent {
+        let stored = acting.engine.stored_spec(&entry.row.run).await?;
+        let Ok(stored) = AgentSpec::from_json(&stored.to_value()) else {
+            // Whoever drives it says so.
+            return Ok(None);
+        };
+        spec::read_again(Path::new(&file), &stored)
+    } else {
+        spec::read(Path::new(&file), &Overrides::default())
+    };
     let same = now
         .as_ref()
         .is_ok_and(|now| now.digest() == entry.row.facts.spec_digest);

@@ -1,14 +1,17 @@
-//! `logreel check`: reads a workflow with all it names and prints what it would do; runs nothing.
+//! `logreel check`: reads a workflow or an agent with all it names and prints what it would do; runs nothing.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use logreel::workflow::{Does, OnDeny, OnError, OnTimeout, StepSpec, WaitSpec, Workflow};
+use logreel_agent::{AgentSpec, Overrides};
 use serde_json::{Value, json};
 
 use crate::output::{Output, Paint};
+use crate::spec::Spec;
 use crate::table::{self, Cell, Column, left};
-use crate::{spec, text};
+use crate::{check_agent, spec, text};
 
 const COLUMNS: &[Column] = &[
     left("STEP", 28),
@@ -19,16 +22,19 @@ const COLUMNS: &[Column] = &[
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// A workflow file, .toml or .json
+    /// A workflow's or an agent's file, .toml or .json
     #[arg(value_name = "SPEC")]
     spec: PathBuf,
 }
 
 pub fn run(args: Args, out: &mut Output) -> anyhow::Result<u8> {
-    let workflow = spec::read(&args.spec)?;
+    let workflow = match spec::read(&args.spec, &Overrides::default())? {
+        Spec::Workflow(workflow) => workflow,
+        Spec::Agent(agent) => return check_agent::run(&agent, out),
+    };
     if out.json {
         let mut shown = of_workflow(&workflow);
-        shown["variables"] = variables(&workflow)
+        shown["variables"] = check_agent::variables(variables(&workflow))
             .map(|(name, set)| json!({"name": name, "set": set}))
             .collect();
         // Only a program of one's own registers Rust tasks.
@@ -54,12 +60,8 @@ pub fn run(args: Args, out: &mut Output) -> anyhow::Result<u8> {
             out.line(out.paint(Paint::Dim, &line))?;
         }
     }
-    for (name, set) in variables(&workflow) {
-        let is = match set {
-            true => "is set".to_owned(),
-            false => out.paint(Paint::Bad, "is not set; it must be to run this"),
-        };
-        out.line(format!("${name} {is}"))?;
+    for (name, set) in check_agent::variables(variables(&workflow)) {
+        out.line(check_agent::variable(&name, set, out))?;
     }
     for task in workflow.tasks() {
         let missing = out.paint(
@@ -71,12 +73,29 @@ pub fn run(args: Args, out: &mut Output) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-fn variables(workflow: &Workflow) -> impl Iterator<Item = (String, bool)> {
-    let names = workflow.variables().into_iter();
-    names.map(|name| {
-        let set = std::env::var_os(&name).is_some();
-        (name, set)
-    })
+/// What must be set, for the workflow and for the agents in it.
+fn variables(workflow: &Workflow) -> BTreeSet<String> {
+    let mut names = workflow.variables();
+    add_variables_of_agents(workflow, &mut names);
+    names
+}
+
+fn add_variables_of_agents(workflow: &Workflow, names: &mut BTreeSet<String>) {
+    for &index in workflow.order() {
+        if let Some(agent) = agent_of(workflow.step(index)) {
+            names.extend(agent.variables());
+        }
+        if let Some(child) = workflow.child(index) {
+            add_variables_of_agents(child, names);
+        }
+    }
+}
+
+fn agent_of(step: &StepSpec) -> Option<AgentSpec> {
+    match &step.does {
+        Does::Agent { agent } => AgentSpec::from_json(agent).ok(),
+        _ => None,
+    }
 }
 
 fn add_rows(
@@ -118,7 +137,10 @@ fn needs(workflow: &Workflow, index: usize) -> Vec<String> {
 fn does(step: &StepSpec) -> String {
     match &step.does {
         Does::Run(_) => "run".to_owned(),
-        Does::Agent { .. } => "agent".to_owned(),
+        Does::Agent { agent } => {
+            let name = agent.get("name").and_then(Value::as_str);
+            format!("agent {}", text::one_line(name.unwrap_or_default()))
+        }
         Does::Workflow { workflow } => format!("workflow {}", text::one_line(&workflow.name)),
         Does::Task { task } => format!("task {}", text::one_line(task)),
         Does::Wait(WaitSpec::Approval { .. }) => "wait approval".to_owned(),

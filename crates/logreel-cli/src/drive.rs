@@ -8,7 +8,6 @@ use std::time::Duration;
 use logreel::core::Record;
 use logreel::store::SystemEnv;
 use logreel::view::RunView;
-use logreel::workflow::Workflow;
 use logreel::{Engine, Entry, Env as _, Error, ErrorKind, Event, RunId, Seq, Status};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -19,6 +18,7 @@ use crate::outcome::{self, Line};
 use crate::output::Output;
 use crate::settle::{self, WAITS};
 use crate::signals::{INTERRUPTED, Signals, Stop};
+use crate::spec::Spec;
 use crate::store::Acting;
 use crate::view::View;
 use crate::whose::{self, Whose};
@@ -38,7 +38,7 @@ pub struct Followed {
     /// Whether it is this process's to pause: it started, resumed or drove it.
     ours: Cell<bool>,
     /// What it goes on under, when that is not what it was started with.
-    accepted: Option<Workflow>,
+    accepted: Option<Spec>,
 }
 
 impl Followed {
@@ -60,7 +60,7 @@ impl Followed {
         }
     }
 
-    pub fn under(mut self, accepted: Option<Workflow>) -> Self {
+    pub fn under(mut self, accepted: Option<Spec>) -> Self {
         self.accepted = accepted;
         self
     }
@@ -194,11 +194,7 @@ async fn until_settled(acting: &Acting, followed: &Followed) -> anyhow::Result<(
 
 /// Takes the run and its children that nobody drives and that are ready. A run that waits for a time
 /// or a child is taken when that has come. The run itself goes on under what was accepted.
-pub async fn go_on(
-    acting: &Acting,
-    run: &RunId,
-    accepted: Option<&Workflow>,
-) -> anyhow::Result<()> {
+pub async fn go_on(acting: &Acting, run: &RunId, accepted: Option<&Spec>) -> anyhow::Result<()> {
     let now = SystemEnv.now();
     for entry in settle::tree(&*acting.store, run).await? {
         let stopped = entry.row.facts.waits.iter();
@@ -211,7 +207,7 @@ pub async fn go_on(
             continue;
         }
         let resumed = match accepted.filter(|_| entry.row.run == *run) {
-            Some(workflow) => acting.engine.resume_under(run, workflow).await,
+            Some(spec) => spec.resume(&acting.engine, run).await,
             None => acting.engine.resume(&entry.row.run).await,
         };
         match resumed {

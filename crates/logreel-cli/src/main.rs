@@ -4,6 +4,7 @@
 //! `error` decides what an error is called, `store` where runs are, `name` which run is meant,
 //! `drive` how a run is driven and followed here, `view` and `live` what is seen of it meanwhile.
 
+mod agents;
 mod answer;
 mod args;
 mod ask;
@@ -12,6 +13,7 @@ mod budget;
 mod cancel;
 mod changed;
 mod check;
+mod check_agent;
 mod completions;
 mod detach;
 mod doctor;
@@ -36,6 +38,7 @@ mod resolve;
 mod resume;
 mod retry;
 mod run;
+mod say;
 mod sessions;
 mod settings;
 mod settle;
@@ -114,6 +117,7 @@ async fn act(cli: Cli) -> anyhow::Result<u8> {
         Verb::Export(args) => export::run(args, &place, &mut out).await,
         Verb::Import(args) => import::run(args, &place, &mut out).await,
         Verb::Answer(args) => answer::run(args, &place, &mut out).await,
+        Verb::Say(args) => say::run(args, &place, &mut out).await,
         Verb::Signal(args) => signal::run(args, &place, &mut out).await,
         Verb::Resolve(args) => resolve::run(args, &place, &mut out).await,
         Verb::Worker(args) => worker::run(args, &place, &mut out).await,

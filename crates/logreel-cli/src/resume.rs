@@ -7,7 +7,6 @@ use logreel::core::Rejected;
 use logreel::core::event::{Budget, RunKind, WaitKind, WaitStarted};
 use logreel::store::{Claimable, SystemEnv};
 use logreel::view::RunView;
-use logreel::workflow::Workflow;
 use logreel::{Entry, Env as _, Error, ErrorKind, RunId, Status};
 
 use crate::changed::{self, Said};
@@ -17,6 +16,7 @@ use crate::outcome::Line;
 use crate::output::Output;
 use crate::settle::{CANCELLED, FAILED, WAITS};
 use crate::signals::Signals;
+use crate::spec::Spec;
 use crate::store::{Acting, Missing, Place};
 use crate::{ask, budget, follow_many, name, outcome, settle, spec};
 
@@ -136,7 +136,7 @@ pub async fn part_of(
     let run = entry.row.run;
     let root = settle::root(&*acting.store, run).await?;
     let root = acting.store.entry(&root).await?;
-    let accepted = changed::admit(&*acting.store, &root, said).await?;
+    let accepted = changed::admit(&acting, &root, said).await?;
     if root.row.run != run {
         let (short, parent) = (run.short(), root.row.run.short());
         out.note(format!("{short} is part of {parent}; going on with that"));
@@ -148,11 +148,11 @@ pub async fn part_of(
     one(acting, &root, accepted, signals, out).await
 }
 
-/// Drives one run on, from where it stands; under another workflow when someone accepted it.
+/// Drives one run on, from where it stands; under another spec when someone accepted it.
 async fn one(
     acting: Acting,
     entry: &Entry,
-    accepted: Option<Workflow>,
+    accepted: Option<Spec>,
     mut signals: Signals,
     out: &mut Output,
 ) -> anyhow::Result<u8> {
@@ -160,7 +160,7 @@ async fn one(
     let mut waits = false;
     let resumed = loop {
         let resumed = match &accepted {
-            Some(workflow) => acting.engine.resume_under(&run, workflow).await,
+            Some(spec) => spec.resume(&acting.engine, &run).await,
             None => acting.engine.resume(&run).await,
         };
         let Err(Error::Driven { by, .. }) = &resumed else {
@@ -212,11 +212,11 @@ fn is_frozen(entry: &Entry) -> bool {
 
 /// Every run that is ready or lost its driver.
 async fn all(acting: Acting, mut signals: Signals, out: &mut Output) -> anyhow::Result<u8> {
-    let what = [Claimable {
-        kind: RunKind::Workflow,
+    let what = [RunKind::Workflow, RunKind::Agent].map(|kind| Claimable {
+        kind,
         agents: None,
         specs: None,
-    }];
+    });
     let ready = acting.store.claimable(&what, TAKEN).await?;
     if ready.is_empty() {
         out.note("no run is ready or orphaned");
@@ -229,7 +229,7 @@ async fn all(acting: Acting, mut signals: Signals, out: &mut Output) -> anyhow::
             continue;
         }
         let entry = acting.store.entry(&root).await?;
-        if let Some(changed) = changed::find(&*acting.store, &entry).await? {
+        if let Some(changed) = changed::find(&acting, &entry).await? {
             out.note(changed.note(&entry));
             left.push(root);
             continue;

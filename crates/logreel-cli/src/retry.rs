@@ -1,13 +1,16 @@
 //! `logreel retry`: goes on with a failed or cancelled run in a new one that shares what finished.
 
-use logreel::ErrorKind;
+use logreel::core::event::RunKind;
+use logreel::{ErrorKind, RunId};
+use logreel_agent::AgentSpec;
+use serde_json::Value;
 
 use crate::drive::{self, Followed};
 use crate::error::Failure;
 use crate::output::Output;
 use crate::signals::Signals;
-use crate::store::{Missing, Place};
-use crate::{changed, input, name};
+use crate::store::{Acting, Missing, Place};
+use crate::{agents, changed, input, name, spec};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -25,6 +28,9 @@ pub struct Args {
     /// Another input: text or JSON, @FILE, or - for stdin
     #[arg(long, value_name = "INPUT", allow_hyphen_values = true)]
     input: Option<String>,
+    /// Another model, PROVIDER/MODEL or scripted/FILE; only for an agent
+    #[arg(long, value_name = "MODEL")]
+    model: Option<String>,
 }
 
 pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
@@ -37,6 +43,9 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     }
     if let Some(said) = &args.input {
         retry = retry.input(&input::read(Some(said))?);
+    }
+    if let Some(model) = &args.model {
+        retry = retry.under_agent(on_model(&acting, &run, model).await?);
     }
     let retried = retry.await;
     let handle = match retried {
@@ -55,7 +64,7 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     out.note(format!("{short} goes on with what {old} finished"));
     // Whoever mended the file expects it to be used.
     let old = acting.store.entry(&run).await?;
-    if let Some(changed) = changed::find(&*acting.store, &old).await? {
+    if let Some(changed) = changed::find(&acting, &old).await? {
         let file = changed.file;
         out.note(format!(
             "{file} has changed since; this goes on with the spec as it was, and \
@@ -65,4 +74,18 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     // What it shares with the old run is history; its own log begins with `run.forked`.
     let followed = Followed::ours(handle.id(), parent.seq.next());
     drive::to_the_end(acting, followed, signals, out).await
+}
+
+/// The run's agent on another model.
+async fn on_model(acting: &Acting, run: &RunId, model: &str) -> anyhow::Result<Value> {
+    let entry = acting.store.entry(run).await?;
+    if entry.row.facts.kind != RunKind::Agent {
+        let message = format!("--model is for agents; {run} is none");
+        return Err(Failure::new(ErrorKind::Usage, message).into());
+    }
+    let stored = acting.engine.stored_spec(run).await?;
+    let stored = AgentSpec::from_json(&stored.to_value())?;
+    let other = stored.on_model(model, &agents::is_priced);
+    let other = other.map_err(|problems| spec::invalid(&problems))?;
+    Ok(other.to_json())
 }

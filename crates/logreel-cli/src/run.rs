@@ -1,15 +1,16 @@
-//! `logreel run`: starts a workflow here and follows it, or leaves it to the background.
+//! `logreel run`: starts a workflow or an agent here and follows it, or leaves it to the background.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use logreel::store::SystemEnv;
-use logreel::workflow::Workflow;
 use logreel::{Env as _, ErrorKind, IfBusy, Json, RunHandle, RunId, Seq, Session};
+use logreel_agent::Overrides;
 
 use crate::drive::{self, Followed};
 use crate::error::Failure;
 use crate::output::Output;
 use crate::signals::Signals;
+use crate::spec::Spec;
 use crate::store::{Acting, Missing, Place};
 use crate::{detach, git, input, ls, spec};
 
@@ -19,6 +20,7 @@ Examples:
   logreel run audit.toml '{\"depth\": 2}'      with an input: text, JSON, @file or - for stdin
   out=$(logreel run audit.toml -q)           stdout is the output and nothing else
   logreel run audit.toml --key nightly-14    the same key again attaches to the same run
+  logreel run fixer.toml 'fix the test'      an agent, in the current folder
   logreel run audit.toml --detach            in the background; prints the run's id
 
 Ctrl-C pauses the run durably; `logreel resume` goes on.";
@@ -26,7 +28,7 @@ Ctrl-C pauses the run durably; `logreel resume` goes on.";
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A workflow file, .toml or .json
+    /// A workflow's or an agent's file, .toml or .json
     #[arg(value_name = "SPEC")]
     spec: PathBuf,
     /// What it works on: text or JSON, @FILE, or - for stdin
@@ -50,7 +52,16 @@ pub struct Args {
     /// When the session has an active run: refuse, wait for it, or cancel it
     #[arg(long, value_name = "HOW", default_value = "reject")]
     if_busy: Busy,
-    /// The folder to run in [default: the spec file's]
+    /// Another model for the agent: PROVIDER/MODEL, or scripted/FILE
+    #[arg(long, value_name = "MODEL")]
+    model: Option<String>,
+    /// Let the agent call this without asking, TOOL or TOOL:ARG; repeat for more
+    #[arg(long, value_name = "PATTERN")]
+    allow: Vec<String>,
+    /// Deny the agent what it would ask for
+    #[arg(long)]
+    no_ask: bool,
+    /// The folder to run in [default: a workflow's is its file's, an agent's the current one]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
@@ -80,15 +91,28 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
             .hint("leave out --detach, or name a file with --store PATH")
             .into());
     }
-    let workflow = spec::read(&args.spec)?;
-    let (file, folder) = spec::place(&args.spec)?;
-    let folder = match &args.dir {
-        Some(said) => spec::folder(said)?,
-        None => folder,
+    let overrides = Overrides {
+        model: args.model.clone(),
+        allow: args.allow.clone(),
+        no_ask: args.no_ask,
     };
+    let spec = spec::read(&args.spec, &overrides)?;
+    let (file, folder) = spec::place(&args.spec)?;
+    let folder = match (&args.dir, &spec) {
+        (Some(said), _) => spec::folder(said)?,
+        (None, Spec::Workflow(_)) => folder,
+        (None, Spec::Agent(_)) => spec::folder(Path::new("."))?,
+    };
+    let input = input::read(args.input.as_deref())?;
+    if let Spec::Agent(agent) = &spec {
+        agent.admit(&input.to_value()).map_err(|misfit| {
+            let message = format!("the input does not fit `{}`: {misfit}", agent.name);
+            Failure::new(ErrorKind::Invalid, message)
+        })?;
+    }
     let what = What {
-        input: input::read(args.input.as_deref())?,
-        workflow,
+        input,
+        spec,
         file,
         folder,
     };
@@ -131,7 +155,7 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
 
 /// What to run, on what, where.
 struct What {
-    workflow: Workflow,
+    spec: Spec,
     input: Json,
     file: PathBuf,
     folder: PathBuf,
@@ -143,10 +167,11 @@ async fn start(
     acting: &Acting,
     what: &What,
 ) -> anyhow::Result<RunHandle<Json>> {
-    let mut start = acting
-        .engine
-        .workflow(&what.workflow)
-        .start(&what.input)
+    let start = match &what.spec {
+        Spec::Workflow(workflow) => acting.engine.workflow(workflow).start(&what.input),
+        Spec::Agent(agent) => acting.engine.agent(&agent.to_json())?.start(&what.input),
+    };
+    let mut start = start
         .id(id)
         .spec_file(what.file.to_string_lossy())
         .dir(what.folder.to_string_lossy())

@@ -1,25 +1,89 @@
-//! Spec files: a workflow, or a clear word about what else it is.
+//! Spec files: a workflow or an agent, or a clear word about what is wrong with it.
 
 use std::path::{Path, PathBuf};
 
-use logreel::ErrorKind;
-use logreel::workflow::Workflow;
+use logreel::workflow::{Problems, Workflow};
+use logreel::{Digest, Engine, Error, ErrorKind, ResumeOutcome, RunId};
+use logreel_agent::{AgentSpec, Overrides, SpecKind};
 
+use crate::agents;
 use crate::error::Failure;
 
-/// The workflow in this file.
-pub fn read(path: &Path) -> Result<Workflow, Failure> {
-    Workflow::read(path).map_err(|problems| {
-        if std::fs::read_to_string(path).is_ok_and(|text| is_agent(&text)) {
-            let message = format!(
-                "{} is an agent; agents are not in this build yet",
-                path.display()
-            );
-            return Failure::new(ErrorKind::Invalid, message)
-                .hint("a workflow has [[step]] tables; `logreel init` writes an example");
+/// What a spec file specifies.
+pub enum Spec {
+    Workflow(Workflow),
+    Agent(Box<AgentSpec>),
+}
+
+impl Spec {
+    pub fn digest(&self) -> Digest {
+        match self {
+            Self::Workflow(workflow) => workflow.digest(),
+            Self::Agent(agent) => agent.digest(),
         }
-        Failure::new(ErrorKind::Invalid, problems.to_string())
-    })
+    }
+
+    /// Drives a run on under this instead of what it was started with.
+    pub async fn resume(&self, engine: &Engine, run: &RunId) -> Result<ResumeOutcome, Error> {
+        match self {
+            Self::Workflow(workflow) => engine.resume_under(run, workflow).await,
+            Self::Agent(agent) => engine.resume_under_agent(run, &agent.to_json()).await,
+        }
+    }
+}
+
+/// What is in this file, with what was said beside it; only an agent takes that.
+pub fn read(path: &Path, overrides: &Overrides) -> Result<Spec, Failure> {
+    let kind = SpecKind::of_file(path).map_err(|problem| {
+        let hint = "`logreel init` writes an example";
+        Failure::new(ErrorKind::Invalid, problem.to_string()).hint(hint)
+    })?;
+    match kind {
+        SpecKind::Workflow => {
+            if let Some(flag) = flag_of(overrides) {
+                let message = format!("{flag} is for agents; {} is a workflow", path.display());
+                return Err(Failure::new(ErrorKind::Usage, message)
+                    .hint("say it in the files of the agents that its steps name"));
+            }
+            Workflow::read_with(path, &*agents::reader())
+                .map(Spec::Workflow)
+                .map_err(|problems| invalid(&problems))
+        }
+        SpecKind::Agent => AgentSpec::read_with_overrides(path, overrides, &agents::is_priced)
+            .map(|agent| Spec::Agent(Box::new(agent)))
+            .map_err(|problems| invalid(&problems)),
+    }
+}
+
+/// What is in this file now, read as it was when a run was started with `stored`.
+pub fn read_again(path: &Path, stored: &AgentSpec) -> Result<Spec, Failure> {
+    match SpecKind::of_file(path) {
+        Ok(SpecKind::Agent) => stored
+            .read_again(path, &agents::is_priced)
+            .map(|agent| Spec::Agent(Box::new(agent)))
+            .map_err(|problems| invalid(&problems)),
+        Ok(SpecKind::Workflow) => {
+            let message = format!("{} was an agent and is a workflow now", path.display());
+            Err(Failure::new(ErrorKind::Invalid, message))
+        }
+        Err(problem) => Err(invalid(&problem.into())),
+    }
+}
+
+pub fn invalid(problems: &Problems) -> Failure {
+    Failure::new(ErrorKind::Invalid, problems.to_string())
+}
+
+fn flag_of(overrides: &Overrides) -> Option<&'static str> {
+    if overrides.model.is_some() {
+        Some("--model")
+    } else if !overrides.allow.is_empty() {
+        Some("--allow")
+    } else if overrides.no_ask {
+        Some("--no-ask")
+    } else {
+        None
+    }
 }
 
 /// The file and its folder, both absolute: they are recorded, and used from elsewhere.
@@ -40,16 +104,4 @@ pub fn folder(said: &Path) -> Result<PathBuf, Failure> {
         let message = format!("--dir {} is not a folder", said.display());
         Failure::new(ErrorKind::Usage, message)
     })
-}
-
-/// An agent names its model at the top and has no steps.
-fn is_agent(text: &str) -> bool {
-    if let Ok(json) = serde_json::from_str::<serde_json::Value>(text) {
-        return json.get("model").is_some() && json.get("step").is_none();
-    }
-    let is_model = |line: &str| {
-        let rest = line.trim_start().strip_prefix("model");
-        rest.is_some_and(|rest| rest.trim_start().starts_with('='))
-    };
-    text.lines().any(is_model) && !text.contains("[[step]]")
 }

@@ -12,6 +12,7 @@ use logreel::store::SystemEnv;
 use logreel::store::sqlite::Options;
 use logreel::{Builder, Engine, ErrorKind, MemoryStore, RunStore, SqliteStore};
 
+use crate::agents;
 use crate::error::Failure;
 use crate::output::Output;
 use crate::settings::Settings;
@@ -31,7 +32,7 @@ pub struct Opened {
     pub engine: Engine,
 }
 
-/// A store to drive runs on, and an engine that drives workflows.
+/// A store to drive runs on, and an engine that drives workflows and agents.
 pub struct Acting {
     pub store: Arc<dyn RunStore>,
     pub engine: Engine,
@@ -121,7 +122,8 @@ impl Place {
             (Arc::new(store), Some(path))
         };
         let builder = Engine::builder().store(Arc::clone(&store));
-        let builder = settings.build(builder.any_workflow());
+        let builder = builder.any_workflow().agents(agents::agents(&settings));
+        let builder = settings.build(builder);
         let engine = with(builder).build().await?;
         Ok(Acting {
             store,

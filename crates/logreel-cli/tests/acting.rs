@@ -329,10 +329,6 @@ fn what_cannot_start_says_why() {
         "name = 'x'\n[[step]]\nid = 'a'\nrun = 'echo {{ input }}'\n",
     );
     project.write(
-        "agent.toml",
-        "name = 'fixer'\nmodel = 'anthropic/claude-sonnet-4-5'\n",
-    );
-    project.write(
         "broken.toml",
         "name = 'x'\n[[step]]\nid = 'a'\nrun = 'true'\nneeds = ['b']\ncolour = 1\n",
     );
@@ -340,13 +336,6 @@ fn what_cannot_start_says_why() {
         refused(&project, &[verb, "nowhere.toml"], "invalid", 2);
         refused(&project, &[verb, "template.toml"], "invalid", 2);
         refused(&project, &[verb, "broken.toml"], "invalid", 2);
-        let agent = refused(&project, &[verb, "agent.toml"], "invalid", 2);
-        assert!(
-            agent["message"]
-                .as_str()
-                .unwrap()
-                .contains("agents are not in this build yet")
-        );
         refused(&project, &[verb], "usage", 2);
     }
     check(

@@ -1,0 +1,50 @@
+//! Who reads and drives agents for this program.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use logreel_agent::{Agents, Prices};
+
+use crate::settings::Settings;
+
+/// Reads and drives agents, as the settings want it.
+pub fn agents(settings: &Settings) -> Arc<dyn logreel::Agents> {
+    let agents = Agents::new().prices(prices(settings));
+    Arc::new(agents.redact(settings.redact.iter().cloned()))
+}
+
+/// Reads agents only.
+pub fn reader() -> Arc<dyn logreel::Agents> {
+    agents(&of_user())
+}
+
+/// Whether the price of a model is known.
+pub fn is_priced(model: &str) -> bool {
+    prices(&of_user()).has(model)
+}
+
+/// What the user's own file says; one that is damaged is told of when the store is opened.
+fn of_user() -> Settings {
+    Settings::load(None).unwrap_or_default()
+}
+
+/// The built-in prices, and before them those of the settings.
+fn prices(settings: &Settings) -> Prices {
+    let mut table = String::new();
+    for (model, price) in &settings.prices {
+        let dollars = |micros: u64| micros as f64 / 1e6;
+        // Writing to a string does not fail.
+        let written = write!(
+            table,
+            "[[price]]\nmodel = {}\ninput = {:?}\noutput = {:?}\ncache_read = {:?}\ncache_write = {:?}\n",
+            serde_json::Value::from(model.as_str()),
+            dollars(price.input),
+            dollars(price.output),
+            dollars(price.cache_read),
+            dollars(price.cache_write),
+        );
+        written.expect("a string takes everything");
+    }
+    let own = Prices::parse(&table).unwrap_or_default();
+    Prices::built_in().before(own)
+}
