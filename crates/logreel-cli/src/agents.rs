@@ -45,6 +45,6 @@ fn prices(settings: &Settings) -> Prices {
         );
         written.expect("a string takes everything");
     }
-    let own = Prices::parse(&table).unwrap_or_default();
-    Prices::built_in().before(own)
+    let own = Prices::parse(&table).expect("numbers and names of the settings are a table");
+    own.before(Prices::built_in())
 }

@@ -86,7 +86,7 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     // Whatever is refused, nothing was raised by then.
     let root = settle::root(&*acting.store, run).await?;
     let root = acting.store.entry(&root).await?;
-    changed::admit(&*acting.store, &root, said).await?;
+    changed::admit(&acting, &root, said).await?;
     let entry = raise(&acting, run, &budget::sum(&args.add_budget), out).await?;
     part_of(acting, &entry, said, signals, out).await
 }
