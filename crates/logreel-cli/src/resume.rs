@@ -64,6 +64,10 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     let run = name::resolve(&*acting.store, named).await?;
     let entry = acting.store.entry(&run).await?;
     match entry.row.status() {
+        Status::Completed if !args.add_budget.is_empty() => {
+            let message = format!("{run} has completed; there is nothing to give it more for");
+            return Err(Failure::new(ErrorKind::Terminal, message).into());
+        }
         Status::Completed => {
             if out.json {
                 out.json_line(&Line::run(&RunView::of(&entry)))?;

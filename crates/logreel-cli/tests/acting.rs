@@ -809,6 +809,7 @@ fn a_run_out_of_budget_stops_with_3_names_what_helps_and_goes_on_with_more() {
     // Whoever names the root means the child that waits.
     let ran = project.run(&add("children=1"));
     assert_eq!((ran.code, ran.out.as_str()), (0, "done\n"), "{}", ran.err);
+    refused(&project, &add("children=1"), "terminal", 5);
     assert_eq!(limits(root), (json!(2), json!(2)));
     assert_eq!(limits(child), (json!(1), json!(1)));
     let raised = project.run(&["log", root, "--kind", "budget.changed"]).out;
