@@ -174,6 +174,22 @@ impl Provider {
         Err(self.by_status(status, &headers, &text))
     }
 
+    /// What requests are sent with, for a client of someone else's.
+    #[cfg(feature = "genai")]
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    #[cfg(feature = "genai")]
+    pub(super) fn key(&self) -> Option<&Key> {
+        self.key.as_ref()
+    }
+
+    #[cfg(feature = "genai")]
+    pub(super) fn timeouts(&self) -> Timeouts {
+        self.timeouts
+    }
+
     /// The provider is in trouble.
     pub(super) fn retryable(&self, what: &str) -> ModelError {
         ModelError::Retryable {
@@ -183,14 +199,24 @@ impl Provider {
 
     /// A text from outside, fit for an error.
     pub(super) fn says(&self, text: &str) -> String {
-        let clean = match &self.key {
+        let mut clean = match &self.key {
             Some(key) => key.scrub(text),
             None => text.to_owned(),
         };
+        let secrets = [self.url.password(), self.url.query()];
+        for secret in secrets.into_iter().flatten().filter(|it| !it.is_empty()) {
+            clean = clean.replace(secret, "[secret]");
+        }
         bounded(clean.trim(), MESSAGE_MAX)
     }
 
-    fn by_status(&self, status: StatusCode, headers: &HeaderMap, body: &str) -> ModelError {
+    /// A failure by its status.
+    pub(super) fn by_status(
+        &self,
+        status: StatusCode,
+        headers: &HeaderMap,
+        body: &str,
+    ) -> ModelError {
         let failure = Failure::read(body);
         let message = format!("{}: {}", status.as_u16(), self.says(&failure.message));
         match status.as_u16() {
@@ -435,7 +461,7 @@ fn shown(url: &Url) -> String {
 }
 
 /// An error of the transport with its causes, and without its URL.
-fn causes(error: reqwest::Error) -> String {
+pub(super) fn causes(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(&error);
