@@ -274,10 +274,58 @@ async fn params_and_schemas_reach_the_provider_in_its_words() {
     }
 }
 
+fn texts(heard: &[Delta]) -> String {
+    let texts = heard.iter().filter_map(|it| match it {
+        Delta::Text(text) => Some(text.as_str()),
+        Delta::Thinking(_) | Delta::ToolCall(_) => None,
+    });
+    texts.collect()
+}
+
+/// Servers that say they speak OpenAI's format, and nearly do.
+#[tokio::test]
+async fn servers_that_are_not_quite_right_are_understood() {
+    let mut stream = String::new();
+    let mut piece = |choice: serde_json::Value| {
+        stream.push_str(&format!("data: {}\r\n\r\n", json!({"choices": [choice]})));
+    };
+    piece(json!({"delta": {"reasoning": "hm", "reasoning_content": "hm", "content": null}}));
+    // Each call whole, without an index and without an id.
+    let call = |name: &str| json!([{"function": {"name": name, "arguments": {"path": "a"}}}]);
+    piece(json!({"delta": {"tool_calls": call("fs_read")}}));
+    piece(json!({"delta": {"tool_calls": call("github_get_issue")}}));
+    // Two calls at one index.
+    for id in ["chatcmpl-tool-1", "chatcmpl-tool-2"] {
+        let begin = json!([{"index": 0, "id": id, "function": {"name": "fs_read"}}]);
+        piece(json!({"delta": {"tool_calls": begin}, "finish_reason": null}));
+        let rest = json!([{"index": 0, "function": {"arguments": format!("{{\"id\":\"{id}\"}}")}}]);
+        piece(json!({"delta": {"tool_calls": rest}}));
+    }
+    piece(json!({"delta": {}, "message": null, "finish_reason": "stop"}));
+    stream.push_str("data: {\"choices\": null, \"usage\": {\"prompt_tokens\": null}}\n\n");
+    let reply = Reply::ok("text/event-stream; charset=utf-8", &stream);
+    let provider = Provider::by_turn(vec![vec![reply]]);
+    let mut chat = Chat::new(model(&provider, Format::OpenAi), "fix it");
+    let answer = chat.ask().await.unwrap();
+    assert_eq!(answer.finish, Finish::ToolCalls);
+    let calls: Vec<String> = answer
+        .message
+        .tool_calls()
+        .map(|it| format!("{} {} {}", it.call, it.name, it.arguments))
+        .collect();
+    insta::assert_snapshot!(calls.join("\n"), @r#"
+    call_1_1 fs.read {"path":"a"}
+    call_1_2 github.get_issue {"path":"a"}
+    chatcmpl-tool-1 fs.read {"id":"chatcmpl-tool-1"}
+    chatcmpl-tool-2 fs.read {"id":"chatcmpl-tool-2"}
+    "#);
+    assert_eq!(chat.heard[0], Delta::Thinking("hm".to_owned()));
+}
+
 #[tokio::test]
 async fn an_answer_is_the_same_however_it_comes() {
     for format in BOTH {
-        let mut answers = Vec::new();
+        let (mut answers, mut heard) = (Vec::new(), Vec::new());
         let ways = [
             first_answer(),
             first_answer().in_pieces(1, Duration::ZERO),
@@ -285,10 +333,13 @@ async fn an_answer_is_the_same_however_it_comes() {
         ];
         for said in ways {
             let provider = Provider::by_turn(vec![vec![said.into()]]);
-            let answer = Chat::new(model(&provider, format), "fix it").ask().await;
-            answers.push(answer.unwrap());
+            let mut chat = Chat::new(model(&provider, format), "fix it");
+            answers.push(chat.ask().await.unwrap());
+            heard.push(texts(&chat.heard));
         }
         assert_eq!(answers[0], answers[1]);
+        assert_eq!(heard[0], heard[1]);
+        assert_eq!(heard[0], heard[2]);
         // In one piece, arguments and thoughts are JSON already: their text may differ.
         assert_eq!(answers[0].spent, answers[2].spent);
         assert_eq!(answers[0].finish, answers[2].finish);
@@ -347,7 +398,7 @@ fn faults() -> Vec<(Reply, &'static str)> {
         "type": "error", "error": {"type": "overloaded_error", "message": echo},
     });
     let stream = |body: &str| Reply::ok("text/event-stream", body);
-    let slow = Said::text("slow").in_pieces(40, Duration::from_secs(2));
+    let slow = Said::text("slow").in_pieces(40, Duration::from_secs(1));
     vec![
         (
             Reply::status(429, "slow down").header("retry-after", "2"),

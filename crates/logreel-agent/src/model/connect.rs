@@ -48,8 +48,7 @@ pub fn connect_within(
         }
         Family::OpenAi => {
             let provider = reach(openai::BASE_URL, "/chat/completions")?;
-            let genuine = spec.base_url.is_none();
-            Arc::new(OpenAi::new(&spec.model, provider, genuine)?)
+            Arc::new(OpenAi::new(&spec.model, provider)?)
         }
         #[cfg(feature = "genai")]
         Family::Gemini | Family::Ollama | Family::OpenAiResponses => {
