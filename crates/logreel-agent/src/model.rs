@@ -3,6 +3,8 @@
 mod anthropic;
 mod calls;
 mod connect;
+#[cfg(feature = "genai")]
+mod genai;
 mod http;
 mod openai;
 mod scripted;

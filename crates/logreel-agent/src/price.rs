@@ -194,7 +194,18 @@ mod tests {
             "rounded up"
         );
         assert_eq!(prices.cost("openai/gpt-5-2025-08-07", &one), Some(2));
-        assert_eq!(prices.cost("openai/gpt-5-turbo-ultra", &one), None);
+        for known in [
+            "opus-4-20250514",
+            "opus-4-1",
+            "opus-4-5",
+            "sonnet-4-0",
+            "haiku-4-5",
+        ] {
+            assert!(prices.has(&format!("anthropic/claude-{known}")), "{known}");
+        }
+        for newer in ["openai/gpt-5-turbo-ultra", "anthropic/claude-opus-4-9"] {
+            assert_eq!(prices.cost(newer, &one), None, "{newer}");
+        }
         assert_eq!(prices.cost("scripted/answers/a.jsonl", &spent()), Some(0));
         assert!(prices.has("ollama/llama3.2:3b") && !prices.has("openai/local"));
         let said = Spend {

@@ -19,6 +19,7 @@ fn spec(provider: &Provider, format: Format) -> AgentSpec {
     let (model, base_url) = match format {
         Format::Anthropic => ("anthropic/claude-test", provider.anthropic_url()),
         Format::OpenAi => ("openai/gpt-test", provider.openai_url()),
+        Format::Other => unreachable!("these tests have their own specs"),
     };
     AgentSpec {
         model: model.to_owned(),
@@ -200,6 +201,7 @@ async fn a_conversation_is_told_as_each_provider_wants_it() {
                 assert_eq!(body["messages"][6]["content"], "and hurry\n\nplease");
                 assert_eq!(first.spent.reasoning_tokens, 3);
             }
+            Format::Other => {}
         }
     }
 }
@@ -267,14 +269,63 @@ async fn params_and_schemas_reach_the_provider_in_its_words() {
                 assert_eq!(body["reasoning_effort"], "low");
                 assert_eq!(body["response_format"]["json_schema"]["schema"], schema);
             }
+            Format::Other => {}
         }
     }
+}
+
+fn texts(heard: &[Delta]) -> String {
+    let texts = heard.iter().filter_map(|it| match it {
+        Delta::Text(text) => Some(text.as_str()),
+        Delta::Thinking(_) | Delta::ToolCall(_) => None,
+    });
+    texts.collect()
+}
+
+/// Servers that say they speak OpenAI's format, and nearly do.
+#[tokio::test]
+async fn servers_that_are_not_quite_right_are_understood() {
+    let mut stream = String::new();
+    let mut piece = |choice: serde_json::Value| {
+        stream.push_str(&format!("data: {}\r\n\r\n", json!({"choices": [choice]})));
+    };
+    piece(json!({"delta": {"reasoning": "hm", "reasoning_content": "hm", "content": null}}));
+    // Each call whole, without an index and without an id.
+    let call = |name: &str| json!([{"function": {"name": name, "arguments": {"path": "a"}}}]);
+    piece(json!({"delta": {"tool_calls": call("fs_read")}}));
+    piece(json!({"delta": {"tool_calls": call("github_get_issue")}}));
+    // Two calls at one index.
+    for id in ["chatcmpl-tool-1", "chatcmpl-tool-2"] {
+        let begin = json!([{"index": 0, "id": id, "function": {"name": "fs_read"}}]);
+        piece(json!({"delta": {"tool_calls": begin}, "finish_reason": null}));
+        let rest = json!([{"index": 0, "function": {"arguments": format!("{{\"id\":\"{id}\"}}")}}]);
+        piece(json!({"delta": {"tool_calls": rest}}));
+    }
+    piece(json!({"delta": {}, "message": null, "finish_reason": "stop"}));
+    stream.push_str("data: {\"choices\": null, \"usage\": {\"prompt_tokens\": null}}\n\n");
+    let reply = Reply::ok("text/event-stream; charset=utf-8", &stream);
+    let provider = Provider::by_turn(vec![vec![reply]]);
+    let mut chat = Chat::new(model(&provider, Format::OpenAi), "fix it");
+    let answer = chat.ask().await.unwrap();
+    assert_eq!(answer.finish, Finish::ToolCalls);
+    let calls: Vec<String> = answer
+        .message
+        .tool_calls()
+        .map(|it| format!("{} {} {}", it.call, it.name, it.arguments))
+        .collect();
+    insta::assert_snapshot!(calls.join("\n"), @r#"
+    call_1_1 fs.read {"path":"a"}
+    call_1_2 github.get_issue {"path":"a"}
+    chatcmpl-tool-1 fs.read {"id":"chatcmpl-tool-1"}
+    chatcmpl-tool-2 fs.read {"id":"chatcmpl-tool-2"}
+    "#);
+    assert_eq!(chat.heard[0], Delta::Thinking("hm".to_owned()));
 }
 
 #[tokio::test]
 async fn an_answer_is_the_same_however_it_comes() {
     for format in BOTH {
-        let mut answers = Vec::new();
+        let (mut answers, mut heard) = (Vec::new(), Vec::new());
         let ways = [
             first_answer(),
             first_answer().in_pieces(1, Duration::ZERO),
@@ -282,10 +333,13 @@ async fn an_answer_is_the_same_however_it_comes() {
         ];
         for said in ways {
             let provider = Provider::by_turn(vec![vec![said.into()]]);
-            let answer = Chat::new(model(&provider, format), "fix it").ask().await;
-            answers.push(answer.unwrap());
+            let mut chat = Chat::new(model(&provider, format), "fix it");
+            answers.push(chat.ask().await.unwrap());
+            heard.push(texts(&chat.heard));
         }
         assert_eq!(answers[0], answers[1]);
+        assert_eq!(heard[0], heard[1]);
+        assert_eq!(heard[0], heard[2]);
         // In one piece, arguments and thoughts are JSON already: their text may differ.
         assert_eq!(answers[0].spent, answers[2].spent);
         assert_eq!(answers[0].finish, answers[2].finish);
@@ -344,7 +398,7 @@ fn faults() -> Vec<(Reply, &'static str)> {
         "type": "error", "error": {"type": "overloaded_error", "message": echo},
     });
     let stream = |body: &str| Reply::ok("text/event-stream", body);
-    let slow = Said::text("slow").in_pieces(40, Duration::from_secs(2));
+    let slow = Said::text("slow").in_pieces(40, Duration::from_secs(1));
     vec![
         (
             Reply::status(429, "slow down").header("retry-after", "2"),
@@ -407,7 +461,7 @@ async fn every_fault_has_its_kind_and_no_error_has_the_key() {
         }
         let (length, refusal) = match format {
             Format::Anthropic => ("max_tokens", "refusal"),
-            Format::OpenAi => ("length", "content_filter"),
+            Format::OpenAi | Format::Other => ("length", "content_filter"),
         };
         for (reason, finish) in [(length, Finish::Length), (refusal, Finish::Refused)] {
             let said = Said {
@@ -471,8 +525,8 @@ fn a_model_without_its_key_is_refused_before_the_run() {
     auth: not authorized: openai/x needs a key in OPENAI_API_KEY, which is not set
     auth: not authorized: openai/x needs a key in MINE, which is not set
     model_error: `base_url`: file is neither http nor https
-    model_error: `model`: "openai/" is none of anthropic/…, openai/…, scripted/FILE
-    model_error: `model`: "gpt-5" is none of anthropic/…, openai/…, scripted/FILE
+    model_error: `model`: "openai/" is none of anthropic/…, openai/…, openai-responses/…, gemini/…, ollama/…, scripted/FILE
+    model_error: `model`: "gpt-5" is none of anthropic/…, openai/…, openai-responses/…, gemini/…, ollama/…, scripted/FILE
     model_error: scripted/a.jsonl: its lines are not in the spec
     "#
     );
@@ -486,4 +540,126 @@ fn a_model_without_its_key_is_refused_before_the_run() {
     };
     let model = connect(&script, &|_| None).unwrap();
     assert_eq!(model.name(), "scripted/a");
+}
+
+/// The providers behind `genai`: a call, its result and an answer, each in its own words.
+#[cfg(feature = "genai")]
+#[tokio::test]
+async fn other_providers_are_spoken_to_as_well() {
+    let gemini_call = json!({"candidates": [{"content": {"parts": [{
+        "functionCall": {"name": "fs_read", "args": {"path": "a"}}, "thoughtSignature": "c2ln",
+    }]}, "finishReason": "STOP"}], "usageMetadata": {
+        "promptTokenCount": 100, "candidatesTokenCount": 7, "thoughtsTokenCount": 3,
+        "totalTokenCount": 110,
+    }});
+    let gemini_done = json!({
+        "candidates": [{"content": {"parts": [{"text": "done"}]}, "finishReason": "STOP"}],
+    });
+    let ollama_call = json!({"message": {"role": "assistant", "content": "", "tool_calls": [
+        {"function": {"name": "fs_read", "arguments": {"path": "a"}}},
+    ]}, "done": false});
+    let ollama_end = json!({"message": {"role": "assistant", "content": ""}, "done": true,
+        "done_reason": "stop", "prompt_eval_count": 100, "eval_count": 10});
+    let ollama_done = json!({"message": {"role": "assistant", "content": "done"}, "done": true,
+        "done_reason": "stop"});
+    let response = |output: serde_json::Value| {
+        json!({"type": "response.completed", "response": {
+            "id": "resp_1", "model": "gpt-test", "status": "completed", "output": output,
+            "usage": {"input_tokens": 100, "output_tokens": 10, "total_tokens": 110},
+        }})
+    };
+    let item = json!({"type": "function_call", "id": "fc_1", "call_id": "call_0123456789",
+        "name": "fs_read", "arguments": "{\"path\":\"a\"}", "status": "completed"});
+    let mut begun = item.clone();
+    begun["arguments"] = json!("");
+    let added = json!({"type": "response.output_item.added", "output_index": 0, "item": begun});
+    let grown = json!({"type": "response.function_call_arguments.delta", "output_index": 0,
+        "item_id": "fc_1", "delta": item["arguments"]});
+    let finished = json!({"type": "response.output_item.done", "output_index": 0, "item": item});
+    let said = json!({"type": "response.output_text.delta", "output_index": 0,
+        "content_index": 0, "item_id": "m", "delta": "done"});
+    let events = |events: &[serde_json::Value]| -> Reply {
+        let events: String = events.iter().map(|it| format!("data: {it}\n\n")).collect();
+        Reply::ok("text/event-stream", &events)
+    };
+    let lines = |lines: &[serde_json::Value]| -> Reply {
+        let lines: String = lines.iter().map(|it| format!("{it}\n")).collect();
+        Reply::ok("application/x-ndjson", &lines)
+    };
+    let cases = [
+        (
+            "gemini/gemini-test",
+            [events(&[gemini_call]), events(&[gemini_done])],
+        ),
+        (
+            "ollama/llama-test",
+            [lines(&[ollama_call, ollama_end]), lines(&[ollama_done])],
+        ),
+        (
+            "openai-responses/gpt-test",
+            [
+                events(&[added, grown, finished, response(json!([item.clone()]))]),
+                events(&[said, response(json!([]))]),
+            ],
+        ),
+    ];
+    for (name, replies) in cases {
+        let slow = Reply::status(429, &format!("slow down, {KEY}")).header("retry-after", "2");
+        let [call, done] = replies;
+        let replies = [call, done, events(&[]), slow];
+        let provider = Provider::start(move |seen| replies[seen.attempt].clone());
+        let spec = AgentSpec {
+            model: name.to_owned(),
+            base_url: Some(provider.url()),
+            api_key_env: Some("TEST_KEY".to_owned()),
+            ..AgentSpec::default()
+        };
+        let model = connect(&spec, &|_| Some(KEY.to_owned())).unwrap();
+        let mut chat = Chat::new(model, "fix it");
+        let first = chat
+            .ask()
+            .await
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(first.finish, Finish::ToolCalls, "{name}: {first:?}");
+        assert_eq!(
+            (first.spent.input_tokens, first.spent.output_tokens),
+            (100, 10),
+            "{name}"
+        );
+        let call = first.message.tool_calls().next().unwrap();
+        assert_eq!(
+            (call.name.as_str(), call.arguments.text()),
+            ("fs.read", r#"{"path":"a"}"#)
+        );
+        assert_eq!(
+            chat.heard,
+            [Delta::ToolCall("fs.read".to_owned())],
+            "{name}"
+        );
+        chat.results(&first);
+        let second = chat
+            .ask()
+            .await
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(second.message.words(), "done", "{name}");
+        let sent = &provider.seen()[1].raw;
+        for piece in ["be brief", "fix it", "fs_read", "result 0"] {
+            assert!(sent.contains(piece), "{name}: {sent}");
+        }
+        if name.starts_with("gemini") {
+            let part = &provider.seen()[1].body["contents"][1]["parts"][0];
+            assert_eq!(part["thoughtSignature"], "c2ln", "{sent}");
+        }
+        chat.say(Message::text(Role::User, "again"));
+        let cut = chat.ask().await.unwrap_err();
+        assert_eq!(cut.kind(), "model_unavailable", "{name}: {cut}");
+        let limited = chat.ask().await.unwrap_err();
+        let wait = Some(Duration::from_secs(2));
+        assert!(
+            matches!(limited, ModelError::RateLimited { retry_after, .. } if retry_after == wait),
+            "{name}: {limited}"
+        );
+        let shown = format!("{cut} {limited} {cut:?} {limited:?}");
+        assert!(!shown.contains(KEY), "{shown}");
+    }
 }

@@ -45,13 +45,17 @@ impl Anthropic {
     fn body(&self, request: &Request) -> Result<String, ModelError> {
         let mut messages = turns(request);
         mark_ends(&mut messages);
+        let mut params = params(&request.params);
+        for ours in ["model", "system", "tools", "messages"] {
+            params.remove(ours);
+        }
         let body = Body {
             model: self.name.split_once('/').map_or("", |(_, model)| model),
-            stream: true,
+            stream: params.remove("stream").unwrap_or(Value::Bool(true)),
             system: system(request).map(|text| [Block::text(text).marked()]),
             tools: tools(request),
             messages,
-            params: params(&request.params),
+            params,
         };
         serde_json::to_string(&body).map_err(|error| ModelError::Invalid {
             message: format!("the request cannot be written: {error}"),
@@ -74,6 +78,7 @@ impl Model for Anthropic {
         let mut said = Said::default();
         if reply.is_whole() {
             self.read(&reply.whole().await?, &mut said)?;
+            said.blocks.values().for_each(|it| it.show(request, live));
         } else {
             self.listen(reply.events(), &mut said, request, live)
                 .await?;
@@ -127,7 +132,7 @@ impl Anthropic {
 #[derive(Serialize)]
 struct Body<'a> {
     model: &'a str,
-    stream: bool,
+    stream: Value,
     #[serde(skip_serializing_if = "Option::is_none")]
     system: Option<[Block; 1]>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -448,6 +453,19 @@ impl Growing {
         self.block.get("type").and_then(Value::as_str).unwrap_or("")
     }
 
+    /// Shows what is there of it.
+    fn show(&self, request: &Request, live: &mut (dyn FnMut(Delta) + Send)) {
+        let delta = match self.kind() {
+            "tool_use" => Delta::ToolCall(request.names.from_wire(&self.field("name"))),
+            "text" => Delta::Text(self.field("text")),
+            "thinking" => Delta::Thinking(self.field("thinking")),
+            _ => return,
+        };
+        if !matches!(&delta, Delta::Text(text) | Delta::Thinking(text) if text.is_empty()) {
+            live(delta);
+        }
+    }
+
     fn field(&self, name: &str) -> String {
         let value = self.block.get(name).and_then(Value::as_str);
         value.unwrap_or_default().to_owned()
@@ -542,10 +560,7 @@ impl Said {
             "content_block_start" => {
                 let started: BlockStarted<'_> = serde_json::from_str(data)?;
                 let block = Growing::new(started.content_block)?;
-                if block.kind() == "tool_use" {
-                    let name = request.names.from_wire(&block.field("name"));
-                    live(Delta::ToolCall(name));
-                }
+                block.show(request, live);
                 self.blocks.insert(started.index, block);
             }
             "content_block_delta" => {

@@ -22,17 +22,17 @@ pub fn connect_within(
     env: ReadVariable<'_>,
     timeouts: Timeouts,
 ) -> Result<Arc<dyn Model>, ModelError> {
-    let provider = Family::of(spec)?;
+    let family = Family::of(spec)?;
     let reach = |base_url, path| -> Result<Provider, ModelError> {
         Provider::new(Reach {
             base_url: spec.base_url.as_deref().unwrap_or(base_url),
             path,
-            key: key(spec, provider, env)?,
+            key: key(spec, env)?,
             key_variable: key_variable(spec),
             timeouts,
         })
     };
-    Ok(match provider {
+    Ok(match family {
         Family::Scripted => {
             let lines = spec
                 .script
@@ -48,8 +48,15 @@ pub fn connect_within(
         }
         Family::OpenAi => {
             let provider = reach(openai::BASE_URL, "/chat/completions")?;
-            let genuine = spec.base_url.is_none();
-            Arc::new(OpenAi::new(&spec.model, provider, genuine)?)
+            Arc::new(OpenAi::new(&spec.model, provider)?)
+        }
+        #[cfg(feature = "genai")]
+        Family::Gemini | Family::Ollama | Family::OpenAiResponses => {
+            let prefix = spec.model.split('/').next().unwrap_or_default();
+            let default = super::genai::base_url(prefix);
+            let provider = reach(default, "")?;
+            let base_url = spec.base_url.as_deref().unwrap_or(default);
+            Arc::new(super::genai::Genai::new(&spec.model, base_url, provider)?)
         }
     })
 }
@@ -68,7 +75,20 @@ enum Family {
     Scripted,
     Anthropic,
     OpenAi,
+    #[cfg(feature = "genai")]
+    Gemini,
+    #[cfg(feature = "genai")]
+    Ollama,
+    #[cfg(feature = "genai")]
+    OpenAiResponses,
 }
+
+/// What a model may begin with.
+const PREFIXES: &str = if cfg!(feature = "genai") {
+    "anthropic/…, openai/…, openai-responses/…, gemini/…, ollama/…, scripted/FILE"
+} else {
+    "anthropic/…, openai/…, scripted/FILE (this build is without the feature genai)"
+};
 
 impl Family {
     fn of(spec: &AgentSpec) -> Result<Self, ModelError> {
@@ -77,14 +97,17 @@ impl Family {
             "scripted" => Some(Self::Scripted),
             "anthropic" => Some(Self::Anthropic),
             "openai" => Some(Self::OpenAi),
+            #[cfg(feature = "genai")]
+            "gemini" => Some(Self::Gemini),
+            #[cfg(feature = "genai")]
+            "ollama" => Some(Self::Ollama),
+            #[cfg(feature = "genai")]
+            "openai-responses" => Some(Self::OpenAiResponses),
             _ => None,
         };
-        family.filter(|_| !model.is_empty()).ok_or_else(|| {
-            invalid(format!(
-                "`model`: {:?} is none of anthropic/…, openai/…, scripted/FILE",
-                spec.model
-            ))
-        })
+        family
+            .filter(|_| !model.is_empty())
+            .ok_or_else(|| invalid(format!("`model`: {:?} is none of {PREFIXES}", spec.model)))
     }
 
     fn key_variable(self) -> Option<&'static str> {
@@ -92,18 +115,24 @@ impl Family {
             Self::Scripted => None,
             Self::Anthropic => Some("ANTHROPIC_API_KEY"),
             Self::OpenAi => Some("OPENAI_API_KEY"),
+            #[cfg(feature = "genai")]
+            Self::Gemini => Some("GEMINI_API_KEY"),
+            #[cfg(feature = "genai")]
+            Self::Ollama => None,
+            #[cfg(feature = "genai")]
+            Self::OpenAiResponses => Some("OPENAI_API_KEY"),
         }
     }
 }
 
 /// The key. One that the spec names, or that the provider's own address needs, must be there.
-fn key(spec: &AgentSpec, family: Family, env: ReadVariable<'_>) -> Result<Option<Key>, ModelError> {
+fn key(spec: &AgentSpec, env: ReadVariable<'_>) -> Result<Option<Key>, ModelError> {
     let Some(variable) = key_variable(spec) else {
         return Ok(None);
     };
     let key = env(&variable).as_deref().and_then(Key::new);
     let needed = spec.api_key_env.is_some() || spec.base_url.is_none();
-    if key.is_none() && needed && family.key_variable().is_some() {
+    if key.is_none() && needed {
         return Err(ModelError::Auth {
             message: format!("{} needs a key in {variable}, which is not set", spec.model),
         });

@@ -18,15 +18,17 @@ use super::{ModelError, bounded, sse};
 const MESSAGE_MAX: usize = 500;
 /// Bytes of a failure's body that are read for its message.
 const FAILURE_MAX: usize = 64 << 10;
-/// Bytes of an answer that comes in one piece.
-const WHOLE_MAX: usize = 64 << 20;
+/// Bytes of an answer, however it comes.
+const ANSWER_MAX: usize = 64 << 20;
+/// A shorter secret is a word such as `none`, and to blot it out would spoil what is said.
+const SECRET_MIN: usize = 6;
 
 /// How long a provider is waited for. An answer as a whole has no limit here: it is the caller's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
     /// Until there is a connection.
     pub connect: Duration,
-    /// Until the answer begins.
+    /// Until the answer begins, which for some models is after they have thought.
     pub begin: Duration,
     /// Between two pieces of the answer.
     pub idle: Duration,
@@ -58,11 +60,6 @@ impl Key {
     #[cfg(feature = "genai")]
     pub(super) fn expose(&self) -> &str {
         &self.0
-    }
-
-    /// A text without it.
-    pub(super) fn scrub(&self, text: &str) -> String {
-        text.replace(&self.0, "[key]")
     }
 }
 
@@ -123,6 +120,13 @@ impl Provider {
         })
     }
 
+    /// Whether it is at this host, or at one beneath it.
+    pub(super) fn is_at(&self, domain: &str) -> bool {
+        let host = self.url.host_str().unwrap_or_default();
+        let above = host.strip_suffix(domain);
+        above.is_some_and(|it| it.is_empty() || it.ends_with('.'))
+    }
+
     /// Sends a header with every request.
     pub(super) fn header(mut self, name: &'static str, value: &'static str) -> Self {
         let name = HeaderName::from_static(name);
@@ -162,6 +166,7 @@ impl Provider {
             Ok(Ok(response)) => response,
         };
         let mut reply = Reply {
+            came: 0,
             provider: self,
             response,
         };
@@ -174,6 +179,22 @@ impl Provider {
         Err(self.by_status(status, &headers, &text))
     }
 
+    /// What requests are sent with, for a client of someone else's.
+    #[cfg(feature = "genai")]
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    #[cfg(feature = "genai")]
+    pub(super) fn key(&self) -> Option<&Key> {
+        self.key.as_ref()
+    }
+
+    #[cfg(feature = "genai")]
+    pub(super) fn timeouts(&self) -> Timeouts {
+        self.timeouts
+    }
+
     /// The provider is in trouble.
     pub(super) fn retryable(&self, what: &str) -> ModelError {
         ModelError::Retryable {
@@ -183,14 +204,23 @@ impl Provider {
 
     /// A text from outside, fit for an error.
     pub(super) fn says(&self, text: &str) -> String {
-        let clean = match &self.key {
-            Some(key) => key.scrub(text),
-            None => text.to_owned(),
-        };
+        let key = self.key.as_ref().map(|Key(key)| key.as_str());
+        let secrets = [key, self.url.password(), self.url.query()];
+        let secrets = secrets.into_iter().flatten();
+        let mut clean = text.to_owned();
+        for secret in secrets.filter(|it| it.len() >= SECRET_MIN) {
+            clean = clean.replace(secret, "[secret]");
+        }
         bounded(clean.trim(), MESSAGE_MAX)
     }
 
-    fn by_status(&self, status: StatusCode, headers: &HeaderMap, body: &str) -> ModelError {
+    /// A failure by its status.
+    pub(super) fn by_status(
+        &self,
+        status: StatusCode,
+        headers: &HeaderMap,
+        body: &str,
+    ) -> ModelError {
         let failure = Failure::read(body);
         let message = format!("{}: {}", status.as_u16(), self.says(&failure.message));
         match status.as_u16() {
@@ -242,6 +272,8 @@ impl Provider {
 
 /// A successful reply, not yet read.
 pub(super) struct Reply<'a> {
+    /// Bytes so far.
+    came: usize,
     provider: &'a Provider,
     response: Response,
 }
@@ -256,7 +288,7 @@ impl<'a> Reply<'a> {
 
     /// All of it.
     pub(super) async fn whole(mut self) -> Result<String, ModelError> {
-        self.read(WHOLE_MAX).await
+        self.read(ANSWER_MAX).await
     }
 
     /// It as events.
@@ -270,28 +302,38 @@ impl<'a> Reply<'a> {
 
     async fn read(&mut self, max: usize) -> Result<String, ModelError> {
         let mut bytes = Vec::new();
-        while let Some(piece) = self.piece().await? {
+        while bytes.len() < max
+            && let Some(piece) = self.piece().await?
+        {
             bytes.extend_from_slice(piece.as_ref());
-            if bytes.len() > max {
-                return Err(self
-                    .provider
-                    .retryable(&format!("the answer is over {max} bytes")));
-            }
         }
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     async fn piece(&mut self) -> Result<Option<impl AsRef<[u8]> + use<>>, ModelError> {
-        let idle = self.provider.timeouts.idle;
-        match tokio::time::timeout(idle, self.response.chunk()).await {
-            Err(_) => Err(self
-                .provider
-                .retryable(&format!("nothing came for {idle:?}"))),
+        let timeouts = self.provider.timeouts;
+        let patience = if self.came == 0 {
+            timeouts.begin
+        } else {
+            timeouts.idle
+        };
+        match tokio::time::timeout(patience, self.response.chunk()).await {
+            Err(_) => {
+                let why = format!("nothing came for {patience:?}");
+                Err(self.provider.retryable(&why))
+            }
             Ok(Err(error)) => {
                 let why = format!("the answer was cut: {}", causes(error));
                 Err(self.provider.retryable(&why))
             }
-            Ok(Ok(piece)) => Ok(piece),
+            Ok(Ok(piece)) => {
+                self.came += piece.as_ref().map_or(0, |it| it.len());
+                if self.came > ANSWER_MAX {
+                    let why = format!("the answer is over {ANSWER_MAX} bytes");
+                    return Err(self.provider.retryable(&why));
+                }
+                Ok(piece)
+            }
         }
     }
 }
@@ -435,7 +477,7 @@ fn shown(url: &Url) -> String {
 }
 
 /// An error of the transport with its causes, and without its URL.
-fn causes(error: reqwest::Error) -> String {
+pub(super) fn causes(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(&error);

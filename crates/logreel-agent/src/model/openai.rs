@@ -27,7 +27,9 @@ pub(super) struct OpenAi {
 
 impl OpenAi {
     /// The model `openai/NAME`.
-    pub(super) fn new(name: &str, provider: Provider, genuine: bool) -> Result<Self, ModelError> {
+    pub(super) fn new(name: &str, provider: Provider) -> Result<Self, ModelError> {
+        let domains = ["openai.com", "openai.azure.com"];
+        let genuine = domains.iter().any(|it| provider.is_at(it));
         Ok(Self {
             name: name.to_owned(),
             provider: provider.key_in("authorization", "Bearer ")?,
@@ -53,6 +55,7 @@ impl OpenAi {
         }
         for (key, value) in request.params.iter() {
             let (key, value) = match (key.as_str(), value) {
+                ("model" | "messages" | "tools", _) => continue,
                 ("max_output_tokens", limit) if self.genuine => ("max_completion_tokens", limit),
                 ("max_output_tokens", limit) => ("max_tokens", limit),
                 ("reasoning", Value::String(_)) => ("reasoning_effort", value),
@@ -222,16 +225,15 @@ fn results(message: &Message) -> impl Iterator<Item = WireMessage> {
 /// A piece of an answer, or all of it: a server that does not stream says `message` for `delta`.
 #[derive(Deserialize)]
 struct Chunk {
-    #[serde(default)]
-    choices: Vec<Choice>,
+    choices: Option<Vec<Choice>>,
     usage: Option<Usage>,
     error: Option<Value>,
 }
 
 #[derive(Deserialize)]
 struct Choice {
-    #[serde(alias = "message")]
     delta: Option<Piece>,
+    message: Option<Piece>,
     finish_reason: Option<String>,
 }
 
@@ -239,8 +241,9 @@ struct Choice {
 struct Piece {
     content: Option<Content>,
     refusal: Option<String>,
-    #[serde(alias = "reasoning")]
+    /// Two names of the same, and some servers send both.
     reasoning_content: Option<Value>,
+    reasoning: Option<Value>,
     tool_calls: Option<Vec<CallPiece>>,
 }
 
@@ -278,10 +281,8 @@ struct FunctionPiece {
 
 #[derive(Deserialize)]
 struct Usage {
-    #[serde(default)]
-    prompt_tokens: u64,
-    #[serde(default)]
-    completion_tokens: u64,
+    prompt_tokens: Option<u64>,
+    completion_tokens: Option<u64>,
     prompt_tokens_details: Option<InputDetails>,
     completion_tokens_details: Option<OutputDetails>,
 }
@@ -303,8 +304,8 @@ impl Usage {
         let reasoning = output.as_ref().and_then(|it| it.reasoning_tokens);
         Spend {
             cache_read_tokens: cached.unwrap_or(0),
-            input_tokens: self.prompt_tokens,
-            output_tokens: self.completion_tokens,
+            input_tokens: self.prompt_tokens.unwrap_or(0),
+            output_tokens: self.completion_tokens.unwrap_or(0),
             reasoning_tokens: reasoning.unwrap_or(0),
             ..Spend::default()
         }
@@ -327,14 +328,16 @@ impl Said {
         if let Some(usage) = &chunk.usage {
             self.spent = usage.spent();
         }
-        let Some(choice) = chunk.choices.into_iter().next() else {
+        let Some(choice) = chunk.choices.into_iter().flatten().next() else {
             return;
         };
         if choice.finish_reason.is_some() {
             self.finish = choice.finish_reason;
         }
-        let Some(piece) = choice.delta else { return };
-        if let Some(Value::String(thought)) = piece.reasoning_content
+        let Some(piece) = choice.delta.or(choice.message) else {
+            return;
+        };
+        if let Some(Value::String(thought)) = piece.reasoning_content.or(piece.reasoning)
             && !thought.is_empty()
         {
             live(Delta::Thinking(thought));

@@ -50,12 +50,15 @@ struct Shared {
 pub enum Format {
     Anthropic,
     OpenAi,
+    /// Some other path: counted as one turn, not checked, and answered with [`Reply::Raw`] alone.
+    Other,
 }
 
 /// A request, as it came.
 #[derive(Debug, Clone)]
 pub struct Seen {
     pub format: Format,
+    pub path: String,
     /// Names in lower case.
     pub headers: BTreeMap<String, String>,
     /// The text of the body.
@@ -173,6 +176,11 @@ impl Provider {
     /// The `base_url` of `openai/…`.
     pub fn openai_url(&self) -> String {
         format!("http://{}/v1", self.address)
+    }
+
+    /// The `base_url` of any other: only the server.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
     }
 
     /// The `base_url` of `anthropic/…`.
@@ -358,12 +366,9 @@ fn serve(shared: &Shared, stream: TcpStream) -> std::io::Result<()> {
     let format = match path.as_str() {
         "/v1/messages" => Format::Anthropic,
         "/v1/chat/completions" => Format::OpenAi,
-        other => {
-            let reply = Reply::status(404, &format!("no {other} here"));
-            return send(stream, &reply, Format::OpenAi, true);
-        }
+        _ => Format::Other,
     };
-    let seen = note(shared, format, headers, raw);
+    let seen = note(shared, format, path, headers, raw);
     let reply = if seen.faults.is_empty() {
         (shared.answer)(&seen)
     } else {
@@ -376,9 +381,18 @@ fn serve(shared: &Shared, stream: TcpStream) -> std::io::Result<()> {
     send(stream, &reply, format, streams)
 }
 
-fn note(shared: &Shared, format: Format, headers: BTreeMap<String, String>, raw: String) -> Seen {
+fn note(
+    shared: &Shared,
+    format: Format,
+    path: String,
+    headers: BTreeMap<String, String>,
+    raw: String,
+) -> Seen {
     let body: Value = serde_json::from_str(&raw).unwrap_or(Value::Null);
-    let messages = body["messages"].as_array().cloned().unwrap_or_default();
+    let messages = match format {
+        Format::Anthropic | Format::OpenAi => list(&body["messages"]),
+        Format::Other => Vec::new(),
+    };
     let first = messages.iter().find(|it| it["role"] == "user");
     let conversation = first.map(|it| words(&it["content"])).unwrap_or_default();
     let turn = messages.iter().filter(|it| it["role"] == "assistant");
@@ -388,6 +402,7 @@ fn note(shared: &Shared, format: Format, headers: BTreeMap<String, String>, raw:
     match format {
         Format::Anthropic => check_anthropic(&body, &messages, &issued, &mut faults),
         Format::OpenAi => check_openai(&body, &messages, &mut faults),
+        Format::Other => {}
     }
     let key = match format {
         Format::Anthropic => headers.get("x-api-key").cloned(),
@@ -395,6 +410,7 @@ fn note(shared: &Shared, format: Format, headers: BTreeMap<String, String>, raw:
             .get("authorization")
             .and_then(|it| it.strip_prefix("Bearer "))
             .map(str::to_owned),
+        Format::Other => lock(&shared.key).clone().or(Some(String::new())),
     };
     faults.unless(
         key.is_some()
@@ -413,6 +429,7 @@ fn note(shared: &Shared, format: Format, headers: BTreeMap<String, String>, raw:
         .filter(|it| it.turn == turn && it.conversation == conversation);
     let seen = Seen {
         format,
+        path,
         headers,
         raw,
         body,
@@ -449,6 +466,7 @@ fn send(
             let body = match format {
                 Format::Anthropic => anthropic_whole(said),
                 Format::OpenAi => openai_whole(said),
+                Format::Other => Value::Null,
             };
             send(
                 stream,
@@ -461,6 +479,7 @@ fn send(
             let mut events = match format {
                 Format::Anthropic => anthropic_events(said),
                 Format::OpenAi => openai_events(said),
+                Format::Other => Vec::new(),
             };
             if matches!(said.how, How::Cut | How::Broken) {
                 events.truncate(events.len() / 2);
