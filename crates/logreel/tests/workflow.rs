@@ -577,6 +577,37 @@ async fn a_worker_with_one_slot_drives_a_parent_and_its_children() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_for_a_label_drives_runs_that_carry_it_with_their_children_and_no_others() {
+    on_both(|world| async move {
+        let (desk, engine) = (
+            Desk::new(),
+            world.builder().any_workflow().build().await.unwrap(),
+        );
+        let dir = desk.path().to_string_lossy().into_owned();
+        let parents = engine.workflow(&parse(PARENT));
+        let queue = |labels: &[(&str, &str)]| {
+            let start = parents.start(&Value::Null).dir(dir.clone());
+            let start = labels.iter().fold(start, |it, (k, v)| it.label(*k, *v));
+            start.queue()
+        };
+        let other = queue(&[("pool", "cpu")]).await.unwrap();
+        let ours = queue(&[("pool", "gpu"), ("team", "a")]).await.unwrap();
+        let worker = engine.clone();
+        let gpu = [("pool".to_owned(), "gpu".to_owned())];
+        let working = tokio::spawn(async move { worker.work_on(&gpu, 1).await });
+        let Outcome::Completed(output) = ours.wait().await.unwrap() else {
+            panic!()
+        };
+        assert_eq!(output.to_value(), json!([10, 20]));
+        engine.close().await.unwrap();
+        working.await.unwrap().unwrap();
+        let (left, _) = world.reopened(other.id()).await;
+        assert_eq!(left.row.status(), Status::Created, "nobody took it");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failed_child_fails_its_step_and_is_retried_as_a_new_run() {
     on_both(|world| async move {
         let (engine, desk) = (world.engine().await, Desk::new());
