@@ -9,46 +9,19 @@ mod common;
 use std::path::Path;
 use std::sync::Arc;
 
+use common::desk::{Desk, completed, parse};
 use common::{World, count, on_both, until, until_entry};
 use logreel::core::event::WaitKind;
-use logreel::workflow::{Format, Workflow};
 use logreel::{Answer, Ctx, Engine, Event, Json, Outcome, RunHandle, RunId, Status, TaskError};
 use serde_json::{Value, json};
 
-/// A folder that commands count in.
-struct Desk(tempfile::TempDir);
-
-impl Desk {
-    fn new() -> Self {
-        Self(tempfile::tempdir().unwrap())
-    }
-
-    fn path(&self) -> &Path {
-        self.0.path()
-    }
-
-    fn lines(&self, file: &str) -> Vec<String> {
-        let text = std::fs::read_to_string(self.path().join(file)).unwrap_or_default();
-        text.lines().map(str::to_owned).collect()
-    }
-}
-
-fn parse(text: &str) -> Workflow {
-    Workflow::parse(text, Format::Toml, "test.toml").unwrap_or_else(|problems| panic!("{problems}"))
-}
-
 async fn start(engine: &Engine, desk: &Desk, text: &str, input: Value) -> RunHandle<Json> {
-    let runs = engine.workflow(&parse(text));
-    let dir = desk.path().to_string_lossy().into_owned();
-    runs.start(&input).dir(dir).await.unwrap()
+    common::desk::start(engine, desk.path(), text, input).await
 }
 
 /// Runs a workflow that completes.
 async fn output(engine: &Engine, desk: &Desk, text: &str, input: Value) -> Value {
-    match start(engine, desk, text, input).await.wait().await.unwrap() {
-        Outcome::Completed(output) => output.to_value(),
-        other => panic!("{other:?}"),
-    }
+    completed(&start(engine, desk, text, input).await).await
 }
 
 /// Runs a workflow that fails; gives the kind of the cause, the step and the log.
