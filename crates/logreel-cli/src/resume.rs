@@ -221,7 +221,7 @@ async fn all(acting: Acting, mut signals: Signals, out: &mut Output) -> anyhow::
         agents: None,
         specs: None,
     });
-    let ready = acting.store.claimable(&what, TAKEN).await?;
+    let ready = acting.store.claimable(&what, &[], TAKEN).await?;
     if ready.is_empty() {
         out.note("no run is ready or orphaned");
     }

@@ -9,13 +9,16 @@ use crate::live::terminal;
 use crate::output::Output;
 use crate::signals::{Signals, Stop};
 use crate::store::{Missing, Place};
-use crate::text;
+use crate::{ls, text};
 
 #[derive(clap::Args)]
 pub struct Args {
     /// How many runs it drives at once
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1000))]
     concurrency: u16,
+    /// Only runs with this label; may be given several times
+    #[arg(long, value_name = "K=V", value_parser = ls::parse_label)]
+    label: Vec<(String, String)>,
 }
 
 pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
@@ -36,14 +39,28 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     let acting = place
         .act_with(Missing::Make, out, |builder| builder.on_event(told))
         .await?;
-    let lock = acting.path.as_deref().map(WorkerLock::hold).transpose()?;
+    // One that takes only some runs is none that `--detach` may count on.
+    let path = acting.path.as_deref().filter(|_| args.label.is_empty());
+    let lock = path.map(WorkerLock::hold).transpose()?;
     let at_once = usize::from(args.concurrency);
+    let labels = args
+        .label
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"));
+    let labels: Vec<_> = labels.collect();
+    let labelled = match labels.as_slice() {
+        [] => String::new(),
+        labels => format!(" with {}", labels.join(" ")),
+    };
     out.note(match &acting.path {
-        Some(path) => format!("driving up to {at_once} runs of {}", path.display()),
-        None => format!("driving up to {at_once} runs"),
+        Some(path) => format!(
+            "driving up to {at_once} runs{labelled} of {}",
+            path.display()
+        ),
+        None => format!("driving up to {at_once} runs{labelled}"),
     });
     let stop = tokio::select! {
-        worked = acting.engine.work(at_once) => {
+        worked = acting.engine.work_on(&args.label, at_once) => {
             worked?;
             Stop::Terminate
         }

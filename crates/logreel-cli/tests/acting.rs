@@ -697,6 +697,36 @@ fn a_worker_takes_what_is_queued_and_hands_back_on_sigterm() {
 }
 
 #[test]
+fn a_worker_for_a_label_takes_no_other_runs() {
+    let project = slow("read");
+    let handed_back = |args: &[&str]| {
+        let running = project.start(&[&["run", "w.toml"], args].concat(), "work started");
+        project.read("pid");
+        running.signal(Signal::TERM);
+        assert_eq!(running.end().code, 143);
+        std::fs::remove_file(project.path("again")).unwrap();
+        project.json(&["show", "@last"])["id"].clone()
+    };
+    let other = handed_back(&["--label", "pool=cpu"]);
+    let ours = handed_back(&["--label", "pool=gpu", "--label", "team=a"]);
+    project.write("again", "");
+    let args = ["worker", "--label", "pool=gpu"];
+    let mut worker = project.start(&args, "driving up to 8 runs with pool=gpu of");
+    worker.until("completed");
+    let status = |run: &Value| project.json(&["show", run.as_str().unwrap()])["status"].clone();
+    assert_eq!(
+        (status(&ours), status(&other)),
+        (json!("completed"), json!("executing"))
+    );
+    // Nor does a run that is started in the background count on it.
+    let ran = project.run(&["run", "w.toml", "--detach"]);
+    assert!(!ran.err.contains("is left to the worker"), "{}", ran.err);
+    assert_eq!(project.run(&["wait", "@last", "-q"]).code, 0);
+    worker.signal(Signal::TERM);
+    assert_eq!(worker.end().code, 143);
+}
+
+#[test]
 fn check_shows_the_whole_graph_and_runs_nothing() {
     let project = Project::new(
         r#"

@@ -86,7 +86,7 @@ fn freeze(hang: &str) {
 /// over. The docs name that.
 fn stopped_beside_the_lock(project: &Project, running: &Running) -> bool {
     running.signal(Signal::STOP);
-    until("it is stopped", || running.state() == Some('T'));
+    until("it is stopped", || running.is_stopped());
     let store = rusqlite::Connection::open(project.path(".logreel/runs.db")).unwrap();
     store.busy_timeout(std::time::Duration::ZERO).unwrap();
     store.execute_batch("BEGIN IMMEDIATE; ROLLBACK").is_ok()

@@ -94,6 +94,7 @@ macro_rules! contract_tests {
             a_clock_that_went_back_hides_no_ready_run
             five_takeovers_without_a_result_are_a_crash_loop
             claimable_lists_what_a_worker_can_drive_oldest_first
+            claimable_runs_are_chosen_by_label
             pages_join_without_a_gap
             runs_list_in_the_order_of_creation
             lists_filter_by_every_field

@@ -378,8 +378,13 @@ impl RunStore for FaultyStore {
         self.write(self.inner.release(run, epoch)).await
     }
 
-    async fn claimable(&self, what: &[Claimable], limit: usize) -> Result<Vec<RunId>, Error> {
-        self.pass(self.inner.claimable(what, limit)).await
+    async fn claimable(
+        &self,
+        what: &[Claimable],
+        labels: &[(String, String)],
+        limit: usize,
+    ) -> Result<Vec<RunId>, Error> {
+        self.pass(self.inner.claimable(what, labels, limit)).await
     }
 
     async fn sessions(&self) -> Result<Vec<SessionInfo>, Error> {

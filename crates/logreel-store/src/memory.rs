@@ -568,12 +568,20 @@ impl RunStore for MemoryStore {
         Ok(entry)
     }
 
-    async fn claimable(&self, what: &[Claimable], limit: usize) -> Result<Vec<RunId>, Error> {
+    async fn claimable(
+        &self,
+        what: &[Claimable],
+        labels: &[(String, String)],
+        limit: usize,
+    ) -> Result<Vec<RunId>, Error> {
         let state = self.lock();
         let drivable = |row: &Row| {
             let facts = &row.facts;
             what.iter()
                 .any(|what| what.fits(facts.kind, &facts.agent, &facts.spec_digest))
+                && labels
+                    .iter()
+                    .all(|(name, value)| facts.labels.get(name) == Some(value))
         };
         let runs = state.runs.values().filter(|run| drivable(&run.tip.row));
         let runs = runs.filter(|run| self.claim_reason(&state, run).is_some());

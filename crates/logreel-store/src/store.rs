@@ -120,8 +120,14 @@ pub trait RunStore: Send + Sync + 'static {
     /// Gives a lease back. A run that is not waiting is ready for the next worker.
     async fn release(&self, run: &RunId, epoch: Epoch) -> Result<Entry, Error>;
 
-    /// Runs that are ready or orphaned and that a worker can drive, oldest first.
-    async fn claimable(&self, what: &[Claimable], limit: usize) -> Result<Vec<RunId>, Error>;
+    /// Runs that are ready or orphaned, that a worker can drive and that carry all these labels, oldest
+    /// first.
+    async fn claimable(
+        &self,
+        what: &[Claimable],
+        labels: &[(String, String)],
+        limit: usize,
+    ) -> Result<Vec<RunId>, Error>;
 
     /// Every session, latest first.
     async fn sessions(&self) -> Result<Vec<SessionInfo>, Error>;

@@ -321,7 +321,7 @@ async fn a_dead_process_of_this_host_is_taken_over_at_once() {
         agents: None,
         specs: None,
     }];
-    assert_eq!(living.claimable(&tasks, 10).await.unwrap(), [run]);
+    assert_eq!(living.claimable(&tasks, &[], 10).await.unwrap(), [run]);
     let ClaimOutcome::Claimed(entry) = living.claim(&run, owner).await.unwrap() else {
         panic!("a dead owner holds nothing")
     };

@@ -1,6 +1,5 @@
 //! Child runs: announced in the parent's log before they exist, awaited without holding a lease.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -151,7 +150,7 @@ async fn create(ctx: &Ctx, id: RunId, seq: Seq, child: &Child<'_>) -> Result<(),
         input,
         key: None,
         kind: child.program.kind,
-        labels: BTreeMap::new(),
+        labels: state.row.facts.labels.clone(),
         parent: Some(Parent {
             relation: Relation::Child,
             run: journal.run,

@@ -280,7 +280,7 @@ pub(crate) fn know(
 
 /// What is left of the wait before an attempt. A clock that jumped back makes nobody wait longer than
 /// was said.
-pub(crate) fn retry_wait(since: Timestamp, delay_ms: u64, now: Timestamp) -> Duration {
+fn retry_wait(since: Timestamp, delay_ms: u64, now: Timestamp) -> Duration {
     let delay = Duration::from_millis(delay_ms);
     (since + delay).since(now).min(delay)
 }

@@ -22,13 +22,22 @@ impl Engine {
     /// Drives ready and orphaned runs of the registered tasks, at most `at_once` of them at a time,
     /// until the engine is closed. A run that waits takes no slot.
     pub async fn work(&self, at_once: usize) -> Result<(), Error> {
+        self.work_on(&[], at_once).await
+    }
+
+    /// [`Engine::work`] on the runs that carry all these labels, and on no others.
+    pub async fn work_on(&self, labels: &[(String, String)], at_once: usize) -> Result<(), Error> {
         let _at_work = Counted::new(&self.0.workers);
-        self.0.work(at_once.max(1)).await
+        self.0.work(labels, at_once.max(1)).await
     }
 }
 
 impl Inner {
-    async fn work(self: &Arc<Self>, at_once: usize) -> Result<(), Error> {
+    async fn work(
+        self: &Arc<Self>,
+        labels: &[(String, String)],
+        at_once: usize,
+    ) -> Result<(), Error> {
         let mut doorbell = self.store.watch_all();
         let mut driving: Vec<RunId> = Vec::new();
         let mut lacking: HashSet<RunId> = HashSet::new();
@@ -49,7 +58,8 @@ impl Inner {
             if free > 0 {
                 let what = self.registry.claimable();
                 // Those we lack something for stay in the list, and must not hide the others.
-                match self.store.claimable(&what, free + lacking.len()).await {
+                let at_most = free + lacking.len();
+                match self.store.claimable(&what, labels, at_most).await {
                     Ok(runs) => self.take_all(runs, free, &mut driving, &mut lacking).await,
                     // The next look may succeed; a worker does not die of a store's bad moment.
                     Err(error @ logreel_store::Error::Unavailable { .. }) => {

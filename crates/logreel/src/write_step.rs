@@ -8,7 +8,7 @@ use logreel_core::event::{
 };
 use logreel_core::meaning::{digest_of, effect_key};
 use logreel_core::state::Doing;
-use logreel_core::{Body, Command, Digest, Epoch, IdError, Seq, StepId, StepState};
+use logreel_core::{Body, Command, Digest, Epoch, IdError, Seq, StepId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -16,7 +16,7 @@ use crate::ctx::{Counted, Ctx};
 use crate::error::TaskError;
 use crate::journal::NEW_WAIT;
 use crate::owner::LOOK_EVERY;
-use crate::step::{GivenUp, Retry, Running, call, check_input, recorded, retry_wait};
+use crate::step::{self, GivenUp, Retry, Running, call, check_input, recorded};
 
 /// What a reconcile found out about a write that was interrupted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -275,53 +275,33 @@ where
 /// Why a write is in doubt that was not interrupted.
 const NO_OUTCOME: &str = "its outcome did not come back";
 
+/// Asks the log: a write that was announced and has no outcome is not simply run again. For the rest it
+/// is a step like any other.
 fn know(
     ctx: &Ctx,
     step: &StepId,
     input_digest: Option<Digest>,
     retry: &Retry,
 ) -> Result<Known, TaskError> {
-    let now = ctx.0.journal.env.now();
-    ctx.0
-        .journal
-        .with_state(|state| match state.steps.get(step) {
-            None => Ok(Known::Run {
-                attempt: 1,
-                wait: Duration::ZERO,
-            }),
-            Some(StepState::Finished { seq, .. }) => Ok(Known::Finished(*seq)),
-            Some(StepState::Answered { .. }) => {
-                let message = format!("`{step}` was a wait when this run began; it is a step now");
-                Err(TaskError::of_kind("spec_changed", message)
-                    .permanent()
-                    .in_step(step))
+    let journal = &ctx.0.journal;
+    if let Some(open) = journal.with_state(|state| state.open_step(step).cloned()) {
+        check_input(step, open.input_digest, input_digest)?;
+        match open.doing {
+            Doing::InDoubt => return Ok(Known::InDoubt),
+            Doing::Running => {
+                return Ok(Known::Interrupted {
+                    attempt: open.attempt,
+                    epoch: open.epoch,
+                });
             }
-            Some(StepState::Open(open)) => {
-                check_input(step, open.input_digest, input_digest)?;
-                Ok(match &open.doing {
-                    Doing::Failed(cause) if cause.retryable && open.attempt < retry.limit() => {
-                        Known::Run {
-                            attempt: open.attempt + 1,
-                            wait: Duration::ZERO,
-                        }
-                    }
-                    Doing::Failed(cause) => Known::Failed(TaskError::from_cause(cause)),
-                    Doing::InDoubt => Known::InDoubt,
-                    Doing::Running => Known::Interrupted {
-                        attempt: open.attempt,
-                        epoch: open.epoch,
-                    },
-                    Doing::Retrying { delay_ms, since } => Known::Run {
-                        attempt: open.attempt + 1,
-                        wait: retry_wait(*since, *delay_ms, now),
-                    },
-                    Doing::Skipped | Doing::Waiting(_) => Known::Run {
-                        attempt: open.attempt,
-                        wait: Duration::ZERO,
-                    },
-                })
-            }
-        })
+            Doing::Failed(_) | Doing::Retrying { .. } | Doing::Skipped | Doing::Waiting(_) => {}
+        }
+    }
+    Ok(match step::know(ctx, step, input_digest, retry)? {
+        step::Known::Finished(seq) => Known::Finished(seq),
+        step::Known::Failed(error) => Known::Failed(error),
+        step::Known::Run { attempt, wait } => Known::Run { attempt, wait },
+    })
 }
 
 /// Waits until whoever announced a write under `epoch` cannot be about to make it any more: it is

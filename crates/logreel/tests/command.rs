@@ -97,12 +97,26 @@ fn freeze(worker: Pid, folder: &Path) {
     store.busy_timeout(std::time::Duration::ZERO).unwrap();
     loop {
         kill_process(worker, Signal::STOP).unwrap();
+        // A signal is on its way when it was sent; until each thread has it, one may take the lock.
+        while !is_stopped(worker) {
+            std::thread::yield_now();
+        }
         if store.execute_batch("BEGIN IMMEDIATE; ROLLBACK").is_ok() {
             return;
         }
         kill_process(worker, Signal::CONT).unwrap();
         std::thread::yield_now();
     }
+}
+
+/// Whether every thread of the process is stopped.
+fn is_stopped(process: Pid) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{}/task", process.as_raw_pid())).unwrap();
+    threads.flatten().all(|thread| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        stat.rsplit_once(") ")
+            .is_some_and(|it| it.1.starts_with('T'))
+    })
 }
 
 const LEASE: std::time::Duration = std::time::Duration::from_secs(10);

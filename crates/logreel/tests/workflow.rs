@@ -9,46 +9,19 @@ mod common;
 use std::path::Path;
 use std::sync::Arc;
 
+use common::desk::{Desk, completed, parse};
 use common::{World, count, on_both, until, until_entry};
 use logreel::core::event::WaitKind;
-use logreel::workflow::{Format, Workflow};
 use logreel::{Answer, Ctx, Engine, Event, Json, Outcome, RunHandle, RunId, Status, TaskError};
 use serde_json::{Value, json};
 
-/// A folder that commands count in.
-struct Desk(tempfile::TempDir);
-
-impl Desk {
-    fn new() -> Self {
-        Self(tempfile::tempdir().unwrap())
-    }
-
-    fn path(&self) -> &Path {
-        self.0.path()
-    }
-
-    fn lines(&self, file: &str) -> Vec<String> {
-        let text = std::fs::read_to_string(self.path().join(file)).unwrap_or_default();
-        text.lines().map(str::to_owned).collect()
-    }
-}
-
-fn parse(text: &str) -> Workflow {
-    Workflow::parse(text, Format::Toml, "test.toml").unwrap_or_else(|problems| panic!("{problems}"))
-}
-
 async fn start(engine: &Engine, desk: &Desk, text: &str, input: Value) -> RunHandle<Json> {
-    let runs = engine.workflow(&parse(text));
-    let dir = desk.path().to_string_lossy().into_owned();
-    runs.start(&input).dir(dir).await.unwrap()
+    common::desk::start(engine, desk.path(), text, input).await
 }
 
 /// Runs a workflow that completes.
 async fn output(engine: &Engine, desk: &Desk, text: &str, input: Value) -> Value {
-    match start(engine, desk, text, input).await.wait().await.unwrap() {
-        Outcome::Completed(output) => output.to_value(),
-        other => panic!("{other:?}"),
-    }
+    completed(&start(engine, desk, text, input).await).await
 }
 
 /// Runs a workflow that fails; gives the kind of the cause, the step and the log.
@@ -572,6 +545,37 @@ async fn a_worker_with_one_slot_drives_a_parent_and_its_children() {
         assert_eq!(output.to_value(), json!([10, 20]));
         engine.close().await.unwrap();
         working.await.unwrap().unwrap();
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_for_a_label_drives_runs_that_carry_it_with_their_children_and_no_others() {
+    on_both(|world| async move {
+        let (desk, engine) = (
+            Desk::new(),
+            world.builder().any_workflow().build().await.unwrap(),
+        );
+        let dir = desk.path().to_string_lossy().into_owned();
+        let parents = engine.workflow(&parse(PARENT));
+        let queue = |labels: &[(&str, &str)]| {
+            let start = parents.start(&Value::Null).dir(dir.clone());
+            let start = labels.iter().fold(start, |it, (k, v)| it.label(*k, *v));
+            start.queue()
+        };
+        let other = queue(&[("pool", "cpu")]).await.unwrap();
+        let ours = queue(&[("pool", "gpu"), ("team", "a")]).await.unwrap();
+        let worker = engine.clone();
+        let gpu = [("pool".to_owned(), "gpu".to_owned())];
+        let working = tokio::spawn(async move { worker.work_on(&gpu, 1).await });
+        let Outcome::Completed(output) = ours.wait().await.unwrap() else {
+            panic!()
+        };
+        assert_eq!(output.to_value(), json!([10, 20]));
+        engine.close().await.unwrap();
+        working.await.unwrap().unwrap();
+        let (left, _) = world.reopened(other.id()).await;
+        assert_eq!(left.row.status(), Status::Created, "nobody took it");
     })
     .await;
 }

@@ -10,24 +10,18 @@ mod common;
 use std::path::Path;
 use std::sync::Arc;
 
+use common::desk::{completed, parse};
 use common::{World, count, on_both, until_entry};
 use logreel::core::event::{Relation, WaitKind};
 use logreel::core::row::OpenWait;
-use logreel::workflow::{Format, Workflow};
 use logreel::{
     Answer, Body, Checkpoint, CheckpointError, Engine, Entry, Error, Json, Outcome, ResumeOutcome,
     RunHandle, Status,
 };
 use serde_json::{Value, json};
 
-fn parse(text: &str) -> Workflow {
-    Workflow::parse(text, Format::Toml, "test.toml").unwrap_or_else(|problems| panic!("{problems}"))
-}
-
 async fn start(engine: &Engine, dir: &Path, text: &str) -> RunHandle<Json> {
-    let runs = engine.workflow(&parse(text));
-    let dir = dir.to_string_lossy().into_owned();
-    runs.start(&Value::Null).dir(dir).await.unwrap()
+    common::desk::start(engine, dir, text, Value::Null).await
 }
 
 async fn driving(world: &World) -> Engine {
@@ -35,20 +29,12 @@ async fn driving(world: &World) -> Engine {
 }
 
 fn lines(dir: &Path, file: &str) -> usize {
-    let text = std::fs::read_to_string(dir.join(file)).unwrap_or_default();
-    text.lines().count()
+    common::desk::lines(dir, file).len()
 }
 
 fn waits_for(entry: &Entry, kind: WaitKind) -> bool {
     let is_it = |open: &OpenWait| open.wait.kind == kind;
     entry.driver.is_none() && entry.row.facts.waits.iter().any(is_it)
-}
-
-async fn completed(run: &RunHandle<Json>) -> Value {
-    match run.wait().await.unwrap() {
-        Outcome::Completed(output) => output.to_value(),
-        other => panic!("{other:?}"),
-    }
 }
 
 /// A step, a question, and a step after it that says which version it is of.

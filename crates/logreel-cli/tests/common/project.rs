@@ -114,10 +114,14 @@ impl Running {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
-    /// As in the process table: `R`, `S`, `T`.
-    pub fn state(&self) -> Option<char> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).ok()?;
-        stat.rsplit_once(") ")?.1.chars().next()
+    /// Whether every thread of it is stopped: a signal is only on its way when it was sent.
+    pub fn is_stopped(&self) -> bool {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        threads.flatten().all(|thread| {
+            let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            stat.rsplit_once(") ")
+                .is_some_and(|it| it.1.starts_with('T'))
+        })
     }
 
     /// Ends it as a power cut would.

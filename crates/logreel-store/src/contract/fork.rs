@@ -446,7 +446,7 @@ pub async fn a_queued_fork_is_found_and_claimed_like_any_run(harness: &dyn Harne
         agents: None,
         specs: None,
     }];
-    let claimable = world.store.claimable(&tasks, 5).await;
+    let claimable = world.store.claimable(&tasks, &[], 5).await;
     assert_eq!(claimable.expect("claimable runs"), [run]);
     let owner = world.owner(3).await;
     let claim = world.store.claim(&run, owner).await.expect("an answer");

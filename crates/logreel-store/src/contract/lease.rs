@@ -31,7 +31,7 @@ async fn claim(world: &World<'_>, run: &RunId, owner: OwnerId) -> ClaimOutcome {
 async fn claimable(world: &World<'_>) -> Vec<RunId> {
     world
         .store
-        .claimable(&[ANY_TASK], 100)
+        .claimable(&[ANY_TASK], &[], 100)
         .await
         .expect("claimable runs")
 }
@@ -624,10 +624,49 @@ pub async fn claimable_lists_what_a_worker_can_drive_oldest_first(harness: &dyn 
     ] {
         let found = world
             .store
-            .claimable(&what, limit)
+            .claimable(&what, &[], limit)
             .await
             .expect("claimable runs");
         assert_eq!(found, expected, "{what:?}");
+    }
+    world.finish().await;
+}
+
+/// A worker for some labels takes only runs that carry them all, queued or orphaned; what it leaves alone
+/// does not hide the rest.
+pub async fn claimable_runs_are_chosen_by_label(harness: &dyn Harness) {
+    let world = World::new(harness).await;
+    let pair = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+    let labelled = |labels: &[(&str, &str)]| RunStarted {
+        labels: labels.iter().copied().map(pair).collect(),
+        ..task("labelled")
+    };
+    let (gpu, eu) = (("pool", "gpu"), ("region", "eu"));
+    let plain = world.create(labelled(&[]), None).await.row.run;
+    let other = world.create(labelled(&[("pool", "cpu"), eu]), None).await;
+    let both = world.create(labelled(&[gpu, eu]), None).await.row.run;
+    let one = world.create(labelled(&[gpu]), None).await.row.run;
+    let orphan = world.driven(labelled(&[eu, gpu])).await.run;
+    world
+        .store
+        .leave(OwnerId(1))
+        .await
+        .expect("the owner leaves");
+    for (labels, limit, expected) in [
+        (vec![gpu], 10, vec![both, one, orphan]),
+        (vec![gpu], 1, vec![both]),
+        (vec![gpu, eu], 10, vec![both, orphan]),
+        (vec![("pool", "tpu")], 10, vec![]),
+        (vec![("gpu", "pool")], 10, vec![]),
+        (vec![], 10, vec![plain, other.row.run, both, one, orphan]),
+    ] {
+        let labels: Vec<_> = labels.into_iter().map(pair).collect();
+        let found = world
+            .store
+            .claimable(&[ANY_TASK], &labels, limit)
+            .await
+            .expect("claimable runs");
+        assert_eq!(found, expected, "{labels:?}");
     }
     world.finish().await;
 }

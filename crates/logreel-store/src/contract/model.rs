@@ -117,7 +117,10 @@ impl Pair<'_> {
                 agents: None,
                 specs: None,
             }];
-            let claimable = store.claimable(&tasks, 100).await.expect("claimable runs");
+            let claimable = store
+                .claimable(&tasks, &[], 100)
+                .await
+                .expect("claimable runs");
             let stats = store.stats().await.expect("stats");
             let mut stats = Stats {
                 disk_bytes: None,

@@ -257,6 +257,7 @@ pub(super) fn claimable(
     conn: &Connection,
     shared: &Shared,
     what: &[Claimable],
+    labels: &[(String, String)],
     limit: usize,
 ) -> Result<Vec<RunId>, Halt> {
     let now = shared.env.now();
@@ -283,8 +284,9 @@ pub(super) fn claimable(
             let spec =
                 Digest::from_slice(row.get_ref(4)?.as_blob().map_err(rusqlite::Error::from)?)
                     .ok_or_else(|| damaged("a spec's digest has the wrong length"))?;
-            if fits(text(kind)?, text(agent)?, &spec) {
-                found.push((row.get(0)?, rows::run_id(text(row.get_ref(1)?)?)?));
+            let id = row.get(0)?;
+            if fits(text(kind)?, text(agent)?, &spec) && carries(conn, id, labels)? {
+                found.push((id, rows::run_id(text(row.get_ref(1)?)?)?));
                 left -= 1;
             }
         }
@@ -312,6 +314,7 @@ pub(super) fn claimable(
             let facts = &stored.row.facts;
             if stored.check_foldable().is_ok()
                 && fits(facts.kind.as_str(), &facts.agent, &facts.spec_digest)
+                && carries(conn, id, labels)?
                 && claim_reason(conn, &stored, now)?.is_some()
             {
                 found.push((id, stored.row.run));
@@ -321,6 +324,19 @@ pub(super) fn claimable(
     found.sort_unstable_by_key(|(id, _)| *id);
     found.truncate(limit);
     Ok(found.into_iter().map(|(_, run)| run).collect())
+}
+
+/// Whether the run has all these labels.
+fn carries(conn: &Connection, id: i64, labels: &[(String, String)]) -> rusqlite::Result<bool> {
+    for (name, value) in labels {
+        let has = conn
+            .prepare_cached("SELECT 1 FROM labels WHERE k = ?1 AND v = ?2 AND run = ?3")?
+            .exists(params![name, value, id])?;
+        if !has {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn text<'a>(value: rusqlite::types::ValueRef<'a>) -> rusqlite::Result<&'a str> {

@@ -193,8 +193,13 @@ impl RunStore for SqliteStore {
             .await
     }
 
-    async fn claimable(&self, what: &[Claimable], limit: usize) -> Result<Vec<RunId>, Error> {
-        self.reading(|conn| lease::claimable(conn, self.shared(), what, limit))
+    async fn claimable(
+        &self,
+        what: &[Claimable],
+        labels: &[(String, String)],
+        limit: usize,
+    ) -> Result<Vec<RunId>, Error> {
+        self.reading(|conn| lease::claimable(conn, self.shared(), what, labels, limit))
     }
 
     async fn sessions(&self) -> Result<Vec<SessionInfo>, Error> {

@@ -7,6 +7,8 @@
     reason = "shared by several test binaries, each uses a part; a test may unwrap"
 )]
 
+pub mod desk;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
