@@ -3,15 +3,21 @@
 //! An agent is a model, tools and checks. Its run is an ordinary run of [`logreel`]: this crate decides
 //! from the folded log what comes next, and records what came of it.
 
+mod cut;
+mod environment;
 mod message;
 mod model;
 mod names;
+mod policy;
 mod spec;
 mod tool;
 
+pub use cut::cut;
+pub use environment::{Environment, EnvironmentError, variables};
 pub use message::{Message, Opaque, Part, Role, ToolCall, ToolResult};
 pub use model::{Answer, Delta, Finish, Model, ModelError, Request, ToolSpec};
 pub use names::WireNames;
+pub use policy::{BadPattern, Policy, Verdict};
 pub use spec::{
     AgentSpec, CommandTool, ContextSpec, McpSpec, PolicyDefault, PolicySpec, SubAgent, VerifySpec,
 };
