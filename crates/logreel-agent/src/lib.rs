@@ -9,6 +9,7 @@ mod message;
 mod model;
 mod names;
 mod policy;
+mod redact;
 mod spec;
 mod tool;
 
@@ -18,6 +19,7 @@ pub use message::{Message, Opaque, Part, Role, ToolCall, ToolResult};
 pub use model::{Answer, Delta, Finish, Model, ModelError, Request, ToolSpec};
 pub use names::WireNames;
 pub use policy::{BadPattern, Policy, Verdict};
+pub use redact::{REDACTED, RedactedStream, Redactor};
 pub use spec::{
     AgentSpec, CommandTool, ContextSpec, McpSpec, PolicyDefault, PolicySpec, SubAgent, VerifySpec,
 };
