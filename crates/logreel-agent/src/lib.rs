@@ -12,6 +12,7 @@ mod policy;
 mod redact;
 mod spec;
 mod tool;
+mod toolbox;
 
 pub use cut::cut;
 pub use environment::{Environment, EnvironmentError, variables};
@@ -24,3 +25,4 @@ pub use spec::{
     AgentSpec, CommandTool, ContextSpec, McpSpec, PolicyDefault, PolicySpec, SubAgent, VerifySpec,
 };
 pub use tool::{Call, Definition, Tool, ToolError};
+pub use toolbox::{Toolbox, ToolboxError, check_arguments};
