@@ -7,6 +7,9 @@ mod http;
 mod parts;
 mod shell;
 
+#[cfg(feature = "mcp")]
+pub(crate) mod mcp;
+
 pub(crate) use command::OwnTool;
 pub(crate) use fs::Fs;
 pub(crate) use http::HttpGet;

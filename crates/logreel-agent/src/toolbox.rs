@@ -114,9 +114,41 @@ impl Toolbox {
         Ok(Self { tools, policy })
     }
 
+    #[cfg(feature = "mcp")]
+    async fn connect(
+        &mut self,
+        ctx: &Ctx,
+        spec: &AgentSpec,
+        dir: &Path,
+        env: &Environment,
+        servers: &[&str],
+    ) -> Result<(), ToolboxError> {
+        for name in servers {
+            let tools = crate::tool::mcp::open(ctx, spec, name, dir, env).await?;
+            let wanted = spec.tools.iter();
+            let wanted = wanted.map(|pattern| Ok((pattern, matcher(pattern)?)));
+            let wanted = wanted.collect::<Result<Vec<_>, ToolboxError>>()?;
+            let is_wanted = |tool: &Arc<dyn Tool>| {
+                let name = &tool.definition().name;
+                wanted.iter().any(|(_, glob)| glob.is_match(name))
+            };
+            // A name without a star that the server does not have is a mistake, not an empty filter.
+            for pattern in spec.tools.iter().filter(|it| is_of(it, name)) {
+                let has = tools.iter().any(|tool| tool.definition().name == *pattern);
+                if !has && !is_glob(pattern) {
+                    let names = tools.iter().map(|tool| tool.definition().name.clone());
+                    return Err(unknown(pattern, names));
+                }
+            }
+            self.tools.extend(tools.into_iter().filter(is_wanted));
+        }
+        Ok(())
+    }
+
+    #[cfg(not(feature = "mcp"))]
     #[expect(
         clippy::unused_async,
-        reason = "servers come next"
+        reason = "the same signature as with the feature"
     )]
     async fn connect(
         &mut self,

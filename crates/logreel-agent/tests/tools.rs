@@ -361,6 +361,122 @@ async fn a_page_is_got_and_a_redirect_is_told() {
     world.engine.close().await.unwrap();
 }
 
+/// A server that speaks just enough.
+#[cfg(feature = "mcp")]
+const SERVER: &str = r#"
+import json, os, sys, time
+open("starts", "a").write("s")
+def tool(name, **hints):
+    return {"name": name, "description": name, "inputSchema": {"type": "object"}, "annotations": hints}
+def text(text, **more):
+    return {"content": [{"type": "text", "text": text}], **more}
+for line in sys.stdin:
+    message = json.loads(line)
+    method, params = message.get("method"), message.get("params") or {}
+    if "id" not in message:
+        continue
+    if method == "initialize":
+        result = {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}},
+                  "serverInfo": {"name": "tiny", "version": "1"}}
+    elif method == "tools/list":
+        result = {"tools": [tool("echo", readOnlyHint=True), tool("die", readOnlyHint=True),
+                            tool("write_and_die"), tool("fail"), tool("slow"), tool("hidden")]}
+    elif method == "tools/call":
+        name = params["name"]
+        if name == "echo":
+            result = text(os.environ.get("TOKEN", "") + json.dumps(params["arguments"]))
+        elif name == "fail":
+            result = text("it did not work", isError=True)
+        elif name == "slow":
+            time.sleep(1000)
+        else:
+            open(name, "a").write("x")
+            if name == "die" and len(open(name).read()) > 1:
+                result = text("survived", structuredContent={"survived": True})
+            else:
+                os._exit(1)
+    else:
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"],
+                          "error": {"code": -32601, "message": "what?"}}), flush=True)
+        continue
+    print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
+"#;
+
+#[cfg(feature = "mcp")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_is_listed_called_and_started_again_when_it_died() {
+    let world = World::new().await;
+    world.put("server.py", SERVER);
+    let spec = r#"
+        tools = ["tiny.*"]
+        [mcp.tiny]
+        command = ["python3", "server.py"]
+        env = { TOKEN = "${EXTRA}:" }
+        tools = ["echo", "*die", "fail", "slow"]
+        effects = { slow = "idempotent" }
+        trust_annotations = true
+        timeout = 2000
+    "#;
+    let call = |tool: &str| json!({"tool": tool, "arguments": {"a": [1]}});
+    let calls = json!([
+        call("tiny.echo"),
+        call("tiny.fail"),
+        call("tiny.die"),
+        call("tiny.write_and_die"),
+        call("tiny.echo"),
+        call("tiny.slow"),
+    ]);
+    let results = world.calls(spec, calls).await;
+    assert_eq!(results[0], json!({"ok": "an extra:{\"a\": [1]}"}));
+    assert_eq!(
+        results[1],
+        json!({"kind": "error", "message": "it did not work"})
+    );
+    // A read is tried again; of a write nobody knows.
+    assert_eq!(results[2], json!({"ok": {"survived": true}}));
+    assert_eq!(world.holds("die"), "xx");
+    assert_eq!(results[3]["kind"], "lost");
+    assert_eq!(world.holds("write_and_die"), "x");
+    assert_eq!(results[4], results[0]);
+    assert_eq!(results[5]["kind"], "timeout");
+    assert_eq!(world.holds("starts"), "sss");
+    world.engine.close().await.unwrap();
+}
+
+#[cfg(feature = "mcp")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_cannot_be_used_says_why() {
+    let world = World::new().await;
+    world.put("server.py", SERVER);
+    for (spec, expected) in [
+        (
+            "command = [\"sh\", \"-c\", \"echo no such module >&2; exit 1\"]",
+            "no such module",
+        ),
+        ("command = [\"no-such-program\"]", "no-such-program"),
+        ("url = \"http://127.0.0.1:1/mcp\"", "tiny"),
+        ("env = {}", "`command` or a `url`"),
+    ] {
+        let spec = format!("tools = [\"tiny.*\"]\n[mcp.tiny]\n{spec}");
+        let run = world.start(&spec, json!([])).await;
+        let Outcome::Failed(cause) = run.wait().await.unwrap() else {
+            panic!("it should fail");
+        };
+        assert!(cause.message.contains(expected), "{}", cause.message);
+    }
+    let spec = "tools = [\"tiny.ecko\"]\n[mcp.tiny]\ncommand = [\"python3\", \"server.py\"]";
+    let run = world.start(spec, json!([])).await;
+    let Outcome::Failed(cause) = run.wait().await.unwrap() else {
+        panic!("it should fail");
+    };
+    assert!(
+        cause.message.contains("did you mean `tiny.echo`?"),
+        "{}",
+        cause.message
+    );
+    world.engine.close().await.unwrap();
+}
+
 #[test]
 fn what_tools_say_of_themselves() {
     let spec = r#"
