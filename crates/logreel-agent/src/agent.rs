@@ -10,10 +10,10 @@ use logreel::{Body, Ctx, Json, Log, TaskError};
 use serde_json::Value;
 
 use crate::context::{Addition, Context};
+use crate::message::{Message, Part, ToolCall, ToolResult};
 use crate::model::{Model, ToolSpec};
 use crate::names::WireNames;
 use crate::next::{Next, next};
-use crate::policy::Policy;
 use crate::price::Prices;
 use crate::progress::{Progress, Purpose};
 use crate::prompt;
@@ -29,8 +29,7 @@ pub(crate) struct Agent<'a> {
     pub(crate) model: Arc<dyn Model>,
     pub(crate) prices: Arc<Prices>,
     pub(crate) toolbox: Toolbox,
-    pub(crate) policy: Policy,
-    pub(crate) redactor: Arc<Redactor>,
+    pub(crate) redactor: Redactor,
     /// As models are told of them.
     pub(crate) tools: Arc<[ToolSpec]>,
     pub(crate) names: Arc<WireNames>,
@@ -46,8 +45,7 @@ pub(crate) struct Parts {
     pub(crate) model: Arc<dyn Model>,
     pub(crate) prices: Arc<Prices>,
     pub(crate) toolbox: Toolbox,
-    pub(crate) policy: Policy,
-    pub(crate) redactor: Arc<Redactor>,
+    pub(crate) redactor: Redactor,
 }
 
 impl<'a> Agent<'a> {
@@ -58,7 +56,6 @@ impl<'a> Agent<'a> {
             model,
             prices,
             toolbox,
-            policy,
             redactor,
         } = parts;
         let tools = tool_specs(&spec, &toolbox);
@@ -72,7 +69,6 @@ impl<'a> Agent<'a> {
             model,
             prices,
             toolbox,
-            policy,
             redactor,
             tools: tools.into(),
             names: Arc::new(names),
@@ -173,7 +169,7 @@ impl<'a> Agent<'a> {
     /// Several messages, each after the one before.
     pub(crate) fn additions(
         &self,
-        messages: impl IntoIterator<Item = (crate::Message, Option<logreel::Seq>, u32)>,
+        messages: impl IntoIterator<Item = (Message, Option<logreel::Seq>, u32)>,
     ) -> Vec<Addition> {
         let mut head = self.with_context(|context| context.head());
         let mut additions = Vec::new();
@@ -194,8 +190,30 @@ impl<'a> Agent<'a> {
 
     /// The message without secrets, and how many there were. What only its provider understands stays
     /// as it is.
-    pub(crate) fn redacted(&self, message: crate::Message) -> (crate::Message, u32) {
-        self.redactor.message(message)
+    pub(crate) fn redacted(&self, message: Message) -> (Message, u32) {
+        let mut count = 0;
+        let mut text = |said: String| {
+            let (text, found) = self.redactor.text(&said);
+            count += found;
+            text.into_owned()
+        };
+        let parts = message.parts.into_iter().map(|part| match part {
+            Part::Text(said) => Part::Text(text(said)),
+            Part::ToolCall(call) => {
+                let arguments = text(call.arguments.text().to_owned());
+                // What is left of a text without a secret may be no JSON any more.
+                let arguments = Json::parse(arguments.clone())
+                    .unwrap_or_else(|_| Value::from(arguments).into());
+                Part::ToolCall(ToolCall { arguments, ..call })
+            }
+            Part::ToolResult(result) => Part::ToolResult(ToolResult {
+                text: text(result.text),
+                ..result
+            }),
+            opaque @ Part::Opaque(_) => opaque,
+        });
+        let parts = parts.collect();
+        (Message { parts, ..message }, count)
     }
 }
 
@@ -216,7 +234,8 @@ fn together(
 }
 
 fn tool_specs(spec: &AgentSpec, toolbox: &Toolbox) -> Vec<ToolSpec> {
-    let tools = toolbox.definitions().map(|tool| ToolSpec {
+    let tools = toolbox.tools().iter().map(|tool| tool.definition());
+    let tools = tools.map(|tool| ToolSpec {
         name: tool.name.clone(),
         description: tool.description.clone(),
         schema: tool.schema.clone(),

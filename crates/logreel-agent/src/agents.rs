@@ -9,9 +9,8 @@ use logreel::{Ctx, Driving, Json, TaskError};
 use serde_json::Value;
 
 use crate::agent::{Agent, Parts};
-use crate::environment;
+use crate::environment::Environment;
 use crate::model::connect;
-use crate::policy::Policy;
 use crate::price::Prices;
 use crate::redact::Redactor;
 use crate::spec::AgentSpec;
@@ -58,20 +57,23 @@ impl Agents {
             let message = format!("the stored spec is not one this build reads: {error}");
             TaskError::of_kind("newer_format", message).permanent()
         })?;
-        let invalid = |why: String| TaskError::of_kind("spec", why).permanent();
+        fn invalid(why: impl std::error::Error) -> TaskError {
+            TaskError::of_kind("spec", why.to_string()).permanent()
+        }
         let dir = folder(ctx.log().dir(), spec.dir.as_deref());
-        let model = connect(&spec, &environment::variable)
+        let env = Environment::of_process();
+        let model = connect(&spec, &|name| env.get(name).map(str::to_owned))
             .map_err(|error| TaskError::of_kind(error.kind(), error.to_string()).permanent())?;
-        let redactor = Arc::new(Redactor::new(&spec, &self.redact).map_err(invalid)?);
-        let policy = Policy::new(&spec.policy, &dir).map_err(invalid)?;
-        let toolbox = Toolbox::open(&ctx, &spec, &dir, &self.tools).await?;
+        let patterns = [&spec.redact[..], &self.redact[..]].concat();
+        let redactor = Redactor::new(&patterns, env.secrets(&spec)).map_err(invalid)?;
+        let toolbox = Toolbox::open(&ctx, &spec, &dir, &env, &self.tools).await;
+        let toolbox = toolbox.map_err(invalid)?;
         let parts = Parts {
             spec: Arc::new(spec),
             dir,
             model,
             prices: self.prices,
             toolbox,
-            policy,
             redactor,
         };
         let agent = Agent::new(&ctx, parts, input.to_value()).await?;
@@ -90,11 +92,10 @@ impl logreel::Agents for Agents {
             Ok(spec) => spec,
             Err(error) => return Some(format!("its spec is not one this build reads: {error}")),
         };
-        let needed = environment::variables(&spec);
-        let unset = needed
-            .iter()
-            .find(|name| environment::variable(name).is_none());
-        unset.map(|name| format!("the variable {name} is not set"))
+        let env = Environment::of_process();
+        let lacks = env.lacks(&spec).map(|error| error.to_string());
+        let unreachable = || connect(&spec, &|name| env.get(name).map(str::to_owned)).err();
+        lacks.or_else(|| unreachable().map(|error| error.to_string()))
     }
 
     fn budget(&self, spec: &Value) -> Budget {

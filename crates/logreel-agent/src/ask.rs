@@ -178,8 +178,8 @@ impl Agent<'_> {
             });
         };
         show(Shown::Reset);
-        let mut words = self.redactor.live();
-        let mut thoughts = self.redactor.live();
+        let mut words = self.redactor.stream();
+        let mut thoughts = self.redactor.stream();
         let mut live = |delta: Delta| match delta {
             Delta::Text(text) => show(Shown::Text(words.push(&text).into())),
             Delta::Thinking(text) => show(Shown::Thinking(thoughts.push(&text).into())),
@@ -194,7 +194,10 @@ impl Agent<'_> {
                 }),
             }
         };
-        log.unless_stopped(asked).await
+        let answer = log.unless_stopped(asked).await;
+        show(Shown::Thinking(thoughts.finish().into()));
+        show(Shown::Text(words.finish().into()));
+        answer
     }
 
     async fn answered(&self, call: ModelCall, answer: Answer) -> Result<(), TaskError> {

@@ -7,6 +7,7 @@ mod agent;
 mod agents;
 mod ask;
 mod context;
+mod cut;
 mod environment;
 mod message;
 mod model;
@@ -28,15 +29,20 @@ mod verify;
 pub mod testing;
 
 pub use agents::Agents;
+pub use cut::cut;
+pub use environment::{Environment, EnvironmentError, variables};
 pub use message::{Message, Opaque, Part, Role, ToolCall, ToolResult};
 pub use model::{
     Answer, Delta, Finish, Model, ModelError, ReadVariable, Request, ScriptError, ScriptedModel,
     Timeouts, ToolSpec, connect, connect_within, key_variable,
 };
 pub use names::WireNames;
+pub use policy::{BadPattern, Policy, Verdict as Judged};
 pub use price::{PriceError, Prices};
+pub use redact::{REDACTED, RedactedStream, Redactor};
 pub use spec::{
     AgentSpec, CommandTool, ContextSpec, ListedTool, McpSpec, Overrides, PolicyDefault, PolicySpec,
     Priced, SpecKind, SubAgent, Verdict, VerifySpec,
 };
 pub use tool::{Call, Definition, Tool, ToolError};
+pub use toolbox::{Toolbox, ToolboxError, check_arguments};

@@ -9,13 +9,14 @@ use logreel::{Body, Json, Question, Reconciled, Recorded, TaskError};
 use serde_json::{Value, json};
 
 use crate::agent::Agent;
+use crate::cut::cut;
 use crate::message::{Message, Part, Role, ToolCall, ToolResult};
 use crate::model::ToolSpec;
 use crate::policy::Verdict;
 use crate::progress::{Outcome, SUB_AGENT};
 use crate::spec::AgentSpec;
 use crate::tool::{Call, Tool, ToolError};
-use crate::toolbox::{check_arguments, cut};
+use crate::toolbox::{check_arguments, check_fit};
 
 /// What a model is shown of one result.
 const SHOWN_BYTES_MAX: usize = 32 * 1024;
@@ -105,15 +106,14 @@ impl Agent<'_> {
         };
         let definition = tool.definition();
         if let Err(misses) = check_arguments(definition, &arguments) {
-            let message = format!("the arguments of `{}` do not fit: {misses}", call.name);
-            let error = ToolError::of_kind("invalid_arguments", message);
+            let error = ToolError::of_kind("invalid_arguments", misses);
             return self.refuse(&id, call, error).await;
         }
         let subjects = match tool.subjects(&arguments) {
             Ok(subjects) => subjects,
             Err(error) => return self.refuse(&id, call, error).await,
         };
-        match self.policy.judge(definition, &subjects) {
+        match self.toolbox.policy().judge(definition, &subjects) {
             Verdict::Allow => {}
             Verdict::Deny(reason) => return self.deny(&id, &reason).await,
             Verdict::Ask(prompt) => {
@@ -273,9 +273,8 @@ impl Agent<'_> {
         arguments: &Value,
     ) -> Result<(), TaskError> {
         let schema = sub_agent_schema(spec);
-        if let Err(misses) = crate::toolbox::check_schema(&schema, arguments) {
-            let message = format!("the arguments of `{}` do not fit: {misses}", call.name);
-            let error = ToolError::of_kind("invalid_arguments", message);
+        if let Err(misses) = check_fit(&call.name, &schema, arguments) {
+            let error = ToolError::of_kind("invalid_arguments", misses);
             return self.refuse(id, call, error).await;
         }
         let input = Json::from(arguments["input"].clone());
@@ -298,7 +297,7 @@ impl Agent<'_> {
         call: &ToolCall,
         arguments: &Value,
     ) -> Result<(), TaskError> {
-        if let Err(misses) = crate::toolbox::check_schema(&plan_tool().schema, arguments) {
+        if let Err(misses) = check_fit(PLAN_TOOL, &plan_tool().schema, arguments) {
             let error = ToolError::of_kind("invalid_arguments", misses);
             return self.refuse(id, call, error).await;
         }

@@ -1,5 +1,20 @@
 //! Tools: what a model may do. Each declares its effect, which says what an interruption means.
 
+mod command;
+mod confine;
+mod fs;
+mod http;
+mod parts;
+mod shell;
+
+#[cfg(feature = "mcp")]
+pub(crate) mod mcp;
+
+pub(crate) use command::OwnTool;
+pub(crate) use fs::Fs;
+pub(crate) use http::HttpGet;
+pub(crate) use shell::Shell;
+
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -96,4 +111,35 @@ pub trait Tool: Send + Sync {
         let _ = call;
         Ok(Reconciled::Unknown)
     }
+}
+
+/// Text that takes more room than this in JSON is cut: it could not be recorded.
+const RECORDED_BYTES_MAX: usize = 15 * 1024 * 1024;
+/// What is left of it then.
+const CUT_BYTES: usize = 2 * 1024 * 1024;
+
+/// The text, as long as it can be recorded; else its ends.
+pub(crate) fn bounded(text: String) -> String {
+    // No character takes more than six bytes.
+    if text.len() * 6 <= RECORDED_BYTES_MAX {
+        return text;
+    }
+    let escaped: usize = text
+        .chars()
+        .map(|c| match c {
+            '"' | '\\' | '\n' | '\r' | '\t' => 2,
+            c if c.is_control() => 6,
+            c => c.len_utf8(),
+        })
+        .sum();
+    match escaped <= RECORDED_BYTES_MAX {
+        true => text,
+        false => crate::cut::cut(&text, CUT_BYTES),
+    }
+}
+
+/// What a command's trouble is for a tool.
+pub(crate) fn from_task(error: TaskError) -> ToolError {
+    let cause = error.cause();
+    ToolError::of_kind(cause.kind, cause.message)
 }

@@ -5,10 +5,10 @@ use logreel::{Body, Command, Exit, TaskError};
 use serde::{Deserialize, Serialize};
 
 use crate::agent::Agent;
+use crate::cut::cut;
 use crate::message::{Message, Role};
 use crate::progress::Progress;
 use crate::spec::VerifySpec;
-use crate::toolbox::cut;
 
 /// What a report holds of a check's output.
 const REPORT_BYTES_MAX: usize = 4 * 1024;
