@@ -65,6 +65,11 @@ impl ScriptedTool {
         self
     }
 
+    /// Its name.
+    pub fn name(&self) -> String {
+        self.definition.name.clone()
+    }
+
     /// How often it was called, by key.
     pub fn calls(&self) -> HashMap<Digest, u32> {
         let done = self.done.lock().unwrap_or_else(PoisonError::into_inner);

@@ -36,9 +36,18 @@ fn look() -> ScriptedTool {
     })
 }
 
+/// Agents with these tools, and with stand-ins for the others that [`spec`] names.
+fn agents<const N: usize>(tools: [ScriptedTool; N]) -> Agents {
+    let own: Vec<String> = tools.iter().map(ScriptedTool::name).collect();
+    let others = ["look", "send", "ask"].into_iter().filter(|it| !own.iter().any(|own| own == it));
+    let others = others.map(|name| ScriptedTool::new(name, Effect::Read, |_| Ok(json!(null))));
+    let all: Vec<ScriptedTool> = tools.into_iter().chain(others).collect();
+    all.into_iter().fold(Agents::new(), Agents::tool)
+}
+
 async fn engine(agents: Agents) -> TestEngine {
     let engine = TestEngine::new().await.unwrap();
-    assert!(engine.drive_agents(Arc::new(agents)));
+    assert!(engine.drive_agents(Arc::new(driving)));
     engine
 }
 
@@ -77,7 +86,7 @@ async fn a_turn_is_context_model_tools_results() {
         json!({"tool_calls": [call("look", json!({"what": 1})), call("look", json!({"what": 2}))]}),
         json!({"text": "done", "expect": "seen 2"}),
     ]);
-    let engine = engine(Agents::new().tool(look())).await;
+    let engine = engine(agents([look()])).await;
     let run = start(&engine, &spec, "go").await;
     assert_eq!(output(&run).await, json!("done"));
     insta::assert_snapshot!(kinds(&engine, &run).await.join("\n"), @r"
@@ -116,7 +125,7 @@ async fn a_model_that_misbehaves_is_told_and_goes_on() {
         ]}),
         json!({"text": "done", "expect": {"last": ["required", "there is no tool `nothing`", "no paper"]}}),
     ]);
-    let engine = engine(Agents::new().tool(strict).tool(failing)).await;
+    let engine = engine(agents([strict, failing])).await;
     let run = start(&engine, &spec, "go").await;
     assert_eq!(output(&run).await, json!("done"));
 }
@@ -126,7 +135,7 @@ async fn what_never_ends_is_ended_by_name() {
     let lines: Vec<Value> = (0..20)
         .map(|n| json!({"tool_calls": [call("look", json!({"what": n}))]}))
         .collect();
-    let engine = engine(Agents::new().tool(look())).await;
+    let engine = engine(agents([look()])).await;
     let endless = AgentSpec {
         max_turns: Some(3),
         ..spec(&lines)
@@ -160,7 +169,7 @@ async fn an_answer_that_misses_its_schema_is_repaired_once() {
         output_schema: Some(schema.clone()),
         ..spec(lines)
     };
-    let engine = engine(Agents::new()).await;
+    let engine = engine(agents([])).await;
     let good = with(&[
         json!({"text": "no"}),
         json!({"text": "{\"n\": 1}", "expect": "not JSON"}),
@@ -175,12 +184,12 @@ async fn an_answer_that_misses_its_schema_is_repaired_once() {
 #[tokio::test(start_paused = true)]
 async fn an_approval_given_before_a_crash_still_holds_after_it() {
     let send = ScriptedTool::new("send", Effect::Write, |_| Ok(json!("sent"))).asking();
-    let agents = Agents::new().tool(send.clone());
+    let driving = agents([send.clone()]);
     let spec = spec(&[
         json!({"tool_calls": [call("send", json!({"to": "ada"}))]}),
         json!({"text": "done", "expect": "sent"}),
     ]);
-    let first = engine(agents.clone()).await;
+    let first = engine(driving.clone()).await;
     let run = start(&first, &spec, "go").await;
     until_waiting(&first, &run).await;
     let wait = first
@@ -199,7 +208,7 @@ async fn an_approval_given_before_a_crash_still_holds_after_it() {
     second.answer(&run.id(), Answer::approve()).await.unwrap();
     second.crash().await.unwrap();
     let third = first.another().await.unwrap();
-    assert!(third.drive_agents(Arc::new(agents)));
+    assert!(third.drive_agents(Arc::new(driving)));
     third.resume(&run.id()).await.unwrap();
     assert_eq!(output(&third.run(run.id())).await, json!("done"));
     assert_eq!(send.calls().values().sum::<u32>(), 1);
@@ -212,7 +221,7 @@ async fn a_denial_goes_back_to_the_model_and_the_call_is_never_made() {
         json!({"tool_calls": [call("send", json!({}))]}),
         json!({"text": "then not", "expect": "not today"}),
     ]);
-    let engine = engine(Agents::new().tool(send.clone())).await;
+    let engine = engine(agents([send.clone()])).await;
     let run = start(&engine, &spec, "go").await;
     until_waiting(&engine, &run).await;
     let no = Answer::deny().because("not today");
@@ -225,7 +234,7 @@ async fn a_denial_goes_back_to_the_model_and_the_call_is_never_made() {
 
 #[tokio::test(start_paused = true)]
 async fn a_session_goes_on_from_what_was_said() {
-    let engine = engine(Agents::new()).await;
+    let engine = engine(agents([])).await;
     let one = spec(&[json!({"text": "Ada"})]);
     let two = spec(&[json!({"text": "yes", "expect": {"any": "my name?", "messages": 3}})]);
     for (spec, input, expected) in [(one, "my name?", "Ada"), (two, "sure?", "yes")] {
@@ -246,7 +255,7 @@ async fn a_long_conversation_goes_on_from_its_summary() {
             json!({"text": "done", "expect": {"last": ["go", "I saw one"], "messages": 1}}),
         ])
     };
-    let engine = engine(Agents::new().tool(look())).await;
+    let engine = engine(agents([look()])).await;
     let run = start(&engine, &spec, "go").await;
     assert_eq!(output(&run).await, json!("done"));
     assert!(
@@ -282,7 +291,7 @@ async fn a_sub_agent_is_a_child_and_its_failure_is_a_message() {
             json!({"text": "done", "expect": {"last": ["42", "failed"]}}),
         ])
     };
-    let engine = engine(Agents::new()).await;
+    let engine = engine(agents([])).await;
     let run = start(&engine, &parent, "go").await;
     assert_eq!(output(&run).await, json!("done"));
     assert_eq!(engine.runs().newest(10).await.unwrap().len(), 3);
@@ -316,9 +325,9 @@ async fn a_run_crashed_at_every_append_ends_as_it_would_have() {
     let points = crash_everywhere_on(open, |point, engine| {
         let send = ScriptedTool::new("send", Effect::Write, |_| Ok(json!("sent"))).reconciling();
         let send = sends.lock().unwrap().entry(point).or_insert(send).clone();
-        let (agents, spec) = (Agents::new().tool(look()).tool(send), spec.clone());
+        let (driving, spec) = (agents([look(), send]), spec.clone());
         async move {
-            engine.drive_agents(Arc::new(agents));
+            engine.drive_agents(Arc::new(driving));
             let agent = engine.agent(&spec.to_json())?;
             agent.start(&"go").key("k").await?.wait().await?;
             Ok(())
@@ -342,8 +351,8 @@ async fn a_call_in_flight_at_a_crash_is_issued_again_under_its_own_name() {
         json!({"tool_calls": [call("look", json!({"what": 1}))]}),
         json!({"text": "done", "delay_ms": 60000}),
     ]);
-    let agents = Agents::new().tool(look());
-    let first = engine(agents.clone()).await;
+    let driving = agents([look()]);
+    let first = engine(driving.clone()).await;
     let run = start(&first, &spec, "go").await;
     let mut events = run.events(Seq::FIRST);
     while let Some(event) = events.next().await {
@@ -354,7 +363,7 @@ async fn a_call_in_flight_at_a_crash_is_issued_again_under_its_own_name() {
     }
     first.crash().await.unwrap();
     let second = first.another().await.unwrap();
-    assert!(second.drive_agents(Arc::new(agents)));
+    assert!(second.drive_agents(Arc::new(driving)));
     second.resume(&run.id()).await.unwrap();
     assert_eq!(output(&second.run(run.id())).await, json!("done"));
     let page = second
