@@ -444,6 +444,65 @@ async fn a_server_is_listed_called_and_started_again_when_it_died() {
 }
 
 #[cfg(feature = "mcp")]
+const HTTP_SERVER: &str = r#"
+import http.server, json
+class Handler(http.server.BaseHTTPRequestHandler):
+    def answer(self, status, body=b""):
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def do_GET(self):
+        self.answer(405)
+    do_DELETE = do_GET
+    def do_POST(self):
+        message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.headers.get("Authorization") != "Bearer an extra":
+            return self.answer(401)
+        if "id" not in message:
+            return self.answer(202)
+        results = {
+            "initialize": lambda p: {"protocolVersion": p["protocolVersion"], "capabilities": {"tools": {}},
+                                     "serverInfo": {"name": "tiny", "version": "1"}},
+            "tools/list": lambda p: {"tools": [{"name": "add", "inputSchema": {"type": "object"}}]},
+            "tools/call": lambda p: {"content": [{"type": "text", "text": str(sum(p["arguments"]["n"]))}]},
+        }
+        result = results[message["method"]](message.get("params"))
+        self.answer(200, json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}).encode())
+    def log_message(self, *args):
+        pass
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+print(server.server_address[1], flush=True)
+server.serve_forever()
+"#;
+
+#[cfg(feature = "mcp")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_is_called_over_http_with_its_headers() {
+    let world = World::new().await;
+    let mut server = std::process::Command::new("python3")
+        .args(["-c", HTTP_SERVER])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut port = String::new();
+    let stdout = server.stdout.take().unwrap();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut port).unwrap();
+    let spec = format!(
+        "tools = [\"tiny.add\"]\n[mcp.tiny]\nurl = \"http://127.0.0.1:{}/mcp\"\n\
+         headers = {{ Authorization = \"Bearer ${{EXTRA}}\" }}",
+        port.trim()
+    );
+    let call = json!({"tool": "tiny.add", "arguments": {"n": [1, 2, 3]}});
+    let results = world.calls(&spec, json!([call])).await;
+    assert_eq!(results, [json!({"ok": "6"})]);
+    server.kill().unwrap();
+    server.wait().unwrap();
+    world.engine.close().await.unwrap();
+}
+
+#[cfg(feature = "mcp")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_cannot_be_used_says_why() {
     let world = World::new().await;

@@ -1,9 +1,10 @@
 //! A folder that nothing here leads out of: not `..`, not an absolute path, not a symlink, also not one
 //! that is put in the way while a path is being opened.
 //!
-//! Nothing is checked first and opened by its name afterwards. The kernel resolves beneath the folder's
-//! descriptor where it can (`openat2`); else, and for links that name the folder by its absolute path,
-//! every component is opened from the one before it and never followed by the system.
+//! A path is resolved by hand: every component is opened from the one before it, symlinks are read and
+//! never followed by the system. What comes of it has no symlinks and is what policy is asked about; it
+//! is then opened without following any, beneath the folder's descriptor (`openat2` where there is one),
+//! so that what is opened is what was asked about.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -25,6 +26,7 @@ pub(super) const FILE_BYTES_MAX: u64 = 32 * 1024 * 1024;
 const MARKS: &str = "user.logreel.calls";
 const MARK_BYTES: usize = 16;
 const MARKS_MAX: usize = 32;
+const REPLACE_TRIES: u32 = 5;
 /// Whoever writes there runs code, or changes the runs themselves.
 const PROTECTED: [&str; 2] = [".git", ".logreel"];
 
@@ -156,47 +158,48 @@ impl Folder {
         Ok(self.walk(relative, Missing::Named)?.path)
     }
 
-    /// Opens a regular file for reading.
-    pub(super) fn file(&self, relative: &Path) -> Result<(File, Stat), Refused> {
-        let fd = self.open_beneath(relative, READ)?;
-        regular(fd, relative)
+    /// Opens a regular file for reading, by its real path.
+    pub(super) fn file(&self, real: &Path) -> Result<(File, Stat), Refused> {
+        let fd = self.open_real(real, READ)?;
+        regular(fd, real)
     }
 
-    /// Opens a folder to list it.
-    pub(super) fn folder(&self, relative: &Path) -> Result<OwnedFd, Refused> {
-        self.open_beneath(relative, READ | OFlags::DIRECTORY)
+    /// Opens a folder to list it, by its real path.
+    pub(super) fn folder(&self, real: &Path) -> Result<OwnedFd, Refused> {
+        self.open_real(real, READ | OFlags::DIRECTORY)
     }
 
-    fn open_beneath(&self, relative: &Path, flags: OFlags) -> Result<OwnedFd, Refused> {
+    /// Opens what is there, and never what a symlink that was put there meanwhile leads to.
+    fn open_real(&self, real: &Path, flags: OFlags) -> Result<OwnedFd, Refused> {
+        let changed = || Refused::Changed(real.display().to_string());
         #[cfg(target_os = "linux")]
         if !self.by_hand {
-            let resolve = fs::ResolveFlags::BENEATH | fs::ResolveFlags::NO_MAGICLINKS;
-            let path = match relative.as_os_str().is_empty() {
+            let resolve = fs::ResolveFlags::BENEATH
+                | fs::ResolveFlags::NO_MAGICLINKS
+                | fs::ResolveFlags::NO_SYMLINKS;
+            let path = match real.as_os_str().is_empty() {
                 true => Path::new("."),
-                false => relative,
+                false => real,
             };
-            // The kernel gives up when someone renames meanwhile.
-            for _ in 0..8 {
-                match fs::openat2(&self.root, path, flags, Mode::empty(), resolve) {
-                    Ok(fd) => return Ok(fd),
-                    Err(Errno::AGAIN | Errno::INTR) => {}
-                    // Not known here, forbidden here, or a link that is absolute.
-                    Err(Errno::NOSYS | Errno::PERM | Errno::INVAL | Errno::XDEV) => break,
-                    Err(error) => return Err(refused(error, relative)),
-                }
+            match fs::openat2(&self.root, path, flags, Mode::empty(), resolve) {
+                Ok(fd) => return Ok(fd),
+                Err(Errno::LOOP) => return Err(changed()),
+                // Not known here, or forbidden here.
+                Err(Errno::NOSYS | Errno::PERM | Errno::INVAL) => {}
+                Err(error) => return Err(refused(error, real)),
             }
         }
-        let walked = self.walk(relative, Missing::Refused)?;
-        match &walked.name {
-            Some(name) => fs::openat(
-                walked.folder(&self.root),
-                name,
-                flags | OFlags::NOFOLLOW,
-                Mode::empty(),
-            ),
-            None => fs::openat(walked.folder(&self.root), ".", flags, Mode::empty()),
+        let walked = self.walk(real, Missing::Refused)?;
+        if walked.path != real {
+            return Err(changed());
         }
-        .map_err(|error| refused(error, relative))
+        let name = walked.name.as_deref().unwrap_or(OsStr::new("."));
+        let flags = flags | OFlags::NOFOLLOW;
+        match fs::openat(walked.folder(&self.root), name, flags, Mode::empty()) {
+            Ok(fd) => Ok(fd),
+            Err(Errno::LOOP) => Err(changed()),
+            Err(error) => Err(refused(error, real)),
+        }
     }
 
     /// Goes a path component by component, each opened from the one before it; symlinks are read and
@@ -288,82 +291,99 @@ impl Folder {
         Ok(walked)
     }
 
-    /// Replaces a file as a whole, or makes one. `change` is given what it holds and the calls that
-    /// changed it, and gives what it is to hold; `None` leaves it alone.
+    /// Replaces a file as a whole, or makes one. `allowed` is asked about its real path; `change` is
+    /// given what it holds and the calls that changed it, and gives what it is to hold; `None` leaves it
+    /// alone.
     ///
     /// Gives the size of the file afterwards.
     pub(super) fn replace<E: From<Refused>>(
         &self,
         relative: &Path,
         mark: &[u8; MARK_BYTES],
-        change: impl FnOnce(Option<&[u8]>, &Marks) -> Result<Option<Vec<u8>>, E>,
+        allowed: impl Fn(&Path) -> Result<(), E>,
+        change: impl Fn(Option<&[u8]>, &Marks) -> Result<Option<Vec<u8>>, E>,
     ) -> Result<u64, E> {
-        let shown = || relative.display().to_string();
-        let changed = || Refused::Changed(shown());
         let _one_at_a_time = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        let real = self.real(relative)?;
+        // Another process may write the same file.
+        for _ in 0..REPLACE_TRIES {
+            let real = self.real(relative)?;
+            allowed(&real)?;
+            if let Some(size) = self.replace_once(&real, mark, &change)? {
+                return Ok(size);
+            }
+        }
+        Err(Refused::Changed(relative.display().to_string()).into())
+    }
+
+    /// `None` when someone changed something in between.
+    fn replace_once<E: From<Refused>>(
+        &self,
+        real: &Path,
+        mark: &[u8; MARK_BYTES],
+        change: impl Fn(Option<&[u8]>, &Marks) -> Result<Option<Vec<u8>>, E>,
+    ) -> Result<Option<u64>, E> {
+        let shown = || real.display().to_string();
         let protected = |name: &OsStr| PROTECTED.iter().any(|it| name.eq_ignore_ascii_case(it));
         if real.iter().any(protected) {
             return Err(Refused::Protected(shown()).into());
         }
-        let walked = self.walk(&real, Missing::Made)?;
+        let walked = self.walk(real, Missing::Made)?;
         // What was resolved has no symlink; one that is there now was put there meanwhile.
         if walked.path != real {
-            return Err(changed().into());
+            return Ok(None);
         }
         let Some(name) = &walked.name else {
             return Err(Refused::Folder(shown()).into());
         };
         let folder = walked.folder(&self.root);
-        let before = existing(folder, name, relative)?;
+        let before = existing(folder, name, real)?;
         let (content, marks, mode) = match before {
             None => (None, Marks::Known(Vec::new()), None),
             Some(stat) if stat.st_nlink > 1 => return Err(Refused::HardLink(shown()).into()),
             Some(_) => {
                 let fd = fs::openat(folder, name, READ | OFlags::NOFOLLOW, Mode::empty());
-                let (file, stat) =
-                    regular(fd.map_err(|error| refused(error, relative))?, relative)?;
+                let (file, stat) = regular(fd.map_err(|error| refused(error, real))?, real)?;
                 let marks = marks(&file);
                 let mode = Mode::from_raw_mode(stat.st_mode & 0o777);
-                (Some(whole(file, relative)?), marks, Some(mode))
+                (Some(whole(file, real)?), marks, Some(mode))
             }
         };
         let size = |bytes: &[u8]| bytes.len() as u64;
         let Some(new) = change(content.as_deref(), &marks)? else {
-            return Ok(size(&content.unwrap_or_default()));
+            return Ok(Some(size(&content.unwrap_or_default())));
         };
         if content.as_ref() == Some(&new) && marks.has(mark) != Some(false) {
-            return Ok(size(&new));
+            return Ok(Some(size(&new)));
         }
         let temporary = Temporary::write(folder, mark, &new, mode, &marks)
-            .map_err(|error| refused(error, relative))?;
+            .map_err(|error| refused(error, real))?;
         // The folder may have been moved away, the file changed: look once more.
-        let again = self.walk(&real, Missing::Made)?;
+        let again = self.walk(real, Missing::Made)?;
         let same_folder = same(
             &fs::fstat(again.folder(&self.root)),
-            &fs::fstat(folder).map_err(|error| refused(error, relative))?,
+            &fs::fstat(folder).map_err(|error| refused(error, real))?,
         );
-        let same_file = match (&before, existing(folder, name, relative)?) {
+        let same_file = match (&before, existing(folder, name, real)?) {
             (None, None) => true,
             (Some(before), Some(now)) => {
                 same(&Ok(now), before)
-                    && now.st_mtime == before.st_mtime
+                    && (now.st_mtime, now.st_mtime_nsec) == (before.st_mtime, before.st_mtime_nsec)
                     && now.st_size == before.st_size
             }
             _ => false,
         };
         if again.path != real || !same_folder || !same_file {
-            return Err(changed().into());
+            return Ok(None);
         }
         let stat = temporary
             .rename(name)
-            .map_err(|error| refused(error, relative))?;
-        let after = self.walk(&real, Missing::Refused)?;
+            .map_err(|error| refused(error, real))?;
+        let after = self.walk(real, Missing::Refused)?;
         let there = fs::statat(after.folder(&self.root), name, AtFlags::SYMLINK_NOFOLLOW);
         if !same(&there, &stat) {
-            return Err(changed().into());
+            return Ok(None);
         }
-        Ok(size(&new))
+        Ok(Some(size(&new)))
     }
 }
 
@@ -586,7 +606,7 @@ mod tests {
 
         fn read(&self, path: &str) -> Result<String, Refused> {
             let relative = self.folder.relative(path)?;
-            let (file, _) = self.folder.file(&relative)?;
+            let (file, _) = self.folder.file(&self.folder.real(&relative)?)?;
             let bytes = whole(file, &relative)?;
             Ok(String::from_utf8(bytes).unwrap())
         }
@@ -594,7 +614,7 @@ mod tests {
         fn write(&self, path: &str, text: &str) -> Result<u64, Refused> {
             let relative = self.folder.relative(path)?;
             let change = |_: Option<&[u8]>, _: &Marks| Ok(Some(text.as_bytes().to_vec()));
-            self.folder.replace(&relative, &MARK, change)
+            self.folder.replace(&relative, &MARK, |_| Ok(()), change)
         }
 
         fn outside_is_untouched(&self) {
@@ -794,7 +814,7 @@ mod tests {
                 };
                 world
                     .folder
-                    .replace(Path::new("marked"), &mark, change)
+                    .replace(Path::new("marked"), &mark, |_| Ok(()), change)
                     .unwrap();
             }
             let look = |_: Option<&[u8]>, marks: &Marks| {
@@ -806,7 +826,7 @@ mod tests {
             };
             world
                 .folder
-                .replace(Path::new("marked"), &MARK, look)
+                .replace(Path::new("marked"), &MARK, |_| Ok(()), look)
                 .unwrap();
         });
     }

@@ -318,8 +318,8 @@ impl Here {
             None => None,
         };
         let mut matches = Matches::default();
-        if let Ok((file, stat)) = self.folder.file(&relative) {
-            let real = self.folder.real(&relative)?;
+        let real = self.folder.real(&relative)?;
+        if let Ok((file, stat)) = self.folder.file(&real) {
             self.still_allowed("fs.search", &real)?;
             self.still_allowed("fs.read", &real)?;
             if stat.st_size.cast_unsigned() <= SEARCH_FILE_BYTES_MAX {
@@ -416,10 +416,12 @@ impl Here {
     fn write(&self, arguments: &Value, key: &Digest) -> Result<Value, ToolError> {
         let relative = self.folder.relative(path_of(arguments))?;
         let content = needed(arguments, "content")?.as_bytes();
-        self.still_allowed("fs.write", &self.folder.real(&relative)?)?;
-        let bytes = self.folder.replace(&relative, &mark(key), |current, _| {
-            Ok::<_, ToolError>((current != Some(content)).then(|| content.to_vec()))
-        })?;
+        let allowed = |real: &Path| self.still_allowed("fs.write", real);
+        let change = |current: Option<&[u8]>, _: &Marks| {
+            Ok((current != Some(content)).then(|| content.to_vec()))
+        };
+        let replaced = self.folder.replace(&relative, &mark(key), allowed, change);
+        let bytes = replaced?;
         Ok(json!({"path": relative.display().to_string(), "bytes": bytes}))
     }
 
@@ -432,15 +434,16 @@ impl Here {
             new,
             all: all.unwrap_or(false),
         };
-        self.still_allowed("fs.edit", &self.folder.real(&relative)?)?;
+        let allowed = |real: &Path| self.still_allowed("fs.edit", real);
         let mark = mark(key);
-        let bytes = self.folder.replace(&relative, &mark, |current, marks| {
+        let change = |current: Option<&[u8]>, marks: &Marks| {
             let shown = relative.display();
             let missing = || ToolError::of_kind("not_found", format!("`{shown}` does not exist"));
             let current = text(current.ok_or_else(missing)?.to_vec(), &relative)?;
-            edit.made(&current, marks, &mark)
-                .map(|edited| edited.map(String::into_bytes))
-        })?;
+            let edited = edit.made(&current, marks, &mark)?;
+            Ok(edited.map(String::into_bytes))
+        };
+        let bytes = self.folder.replace(&relative, &mark, allowed, change)?;
         Ok(json!({"path": relative.display().to_string(), "bytes": bytes}))
     }
 }

@@ -154,7 +154,7 @@ impl Reader<'_> {
     fn expansion(&mut self, sign: char) {
         self.push(sign, false);
         let inner = match (sign, self.rest.peek()) {
-            ('`', _) => Some(self.to_backtick()),
+            ('`', _) => Some(self.backticked()),
             ('$', Some('(')) => {
                 self.rest.next();
                 Some(self.balanced())
@@ -172,7 +172,7 @@ impl Reader<'_> {
         }
     }
 
-    fn to_backtick(&mut self) -> String {
+    fn backticked(&mut self) -> String {
         let mut inner = String::new();
         loop {
             match self.rest.next() {
@@ -250,7 +250,7 @@ impl Reader<'_> {
         let target = self.plain_word();
         let digits = !target.is_empty() && target.chars().all(|c| c.is_ascii_digit());
         let harmless = target == "/dev/null" || (into_descriptor && digits);
-        self.parsed.opaque |= !harmless;
+        self.parsed.opaque |= !harmless || !self.at_end_of_word();
     }
 
     /// Where input comes from.
@@ -258,7 +258,12 @@ impl Reader<'_> {
         let more = self.rest.next_if(|c| matches!(c, '<' | '>' | '&' | '('));
         while self.rest.next_if_eq(&' ').is_some() {}
         let from = self.plain_word();
-        self.parsed.opaque |= more.is_some() || from != "/dev/null";
+        self.parsed.opaque |= more.is_some() || from != "/dev/null" || !self.at_end_of_word();
+    }
+
+    fn at_end_of_word(&mut self) -> bool {
+        let next = self.rest.peek();
+        next.is_none_or(|c| matches!(c, ' ' | '\t' | '\n' | ';' | '&' | '|' | '<' | '>' | ')'))
     }
 
     /// A word without anything special in it.
@@ -386,6 +391,7 @@ mod tests {
             ),
             ("(git push)", &["?(git push)", "+git push"]),
             ("echo x > file", &["?echo x > file", "+echo x"]),
+            ("ls >/dev/null\"x\"", &["?ls >/dev/null\"x\"", "+ls x"]),
             ("cat < /etc/passwd", &["?cat < /etc/passwd", "+cat"]),
             (
                 "if true; then git push; fi",
