@@ -198,6 +198,7 @@ money = 1
 [policy]
 default = "perhaps"
 ask = ["shell:[", ":x"]
+deny = ["shel:rm *", "github.merge", "f*"]
 [[verify]]
 name = "tests"
 [[verify]]

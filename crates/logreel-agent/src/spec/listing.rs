@@ -152,7 +152,8 @@ impl AgentSpec {
     }
 }
 
-fn fits(pattern: &str, name: &str) -> bool {
+/// Whether a name fits a glob.
+pub(super) fn fits(pattern: &str, name: &str) -> bool {
     // A pattern that is none was refused where it was read.
     Glob::new(pattern).is_ok_and(|glob| glob.compile_matcher().is_match(name))
 }
