@@ -13,7 +13,7 @@ pub use message::{Message, Opaque, Part, Role, ToolCall, ToolResult};
 pub use model::{Answer, Delta, Finish, Model, ModelError, Request, ToolSpec};
 pub use names::WireNames;
 pub use spec::{
-    AgentSpec, CommandTool, ContextSpec, ListedTool, McpSpec, Overrides, PolicyDefault, PolicySpec,
-    Priced, SpecKind, SubAgent, Verdict, VerifySpec,
+    AgentSpec, CommandTool, ContextSpec, ListedTool, ListedVerdict, McpSpec, Overrides,
+    PolicyDefault, PolicySpec, Priced, SpecKind, SubAgent, VerifySpec,
 };
 pub use tool::{Call, Definition, Tool, ToolError};
