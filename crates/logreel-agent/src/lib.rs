@@ -41,8 +41,8 @@ pub use policy::{BadPattern, Policy, Verdict as Judged};
 pub use price::{PriceError, Prices};
 pub use redact::{REDACTED, RedactedStream, Redactor};
 pub use spec::{
-    AgentSpec, CommandTool, ContextSpec, ListedTool, McpSpec, Overrides, PolicyDefault, PolicySpec,
-    Priced, SpecKind, SubAgent, Verdict, VerifySpec,
+    AgentSpec, CommandTool, ContextSpec, ListedTool, ListedVerdict, McpSpec, Overrides,
+    PolicyDefault, PolicySpec, Priced, SpecKind, SubAgent, VerifySpec,
 };
 pub use tool::{Call, Definition, Tool, ToolError};
 pub use toolbox::{Toolbox, ToolboxError, check_arguments};

@@ -19,7 +19,7 @@ mod read;
 mod variables;
 
 pub use kind::SpecKind;
-pub use listing::{ListedTool, Verdict};
+pub use listing::{ListedTool, ListedVerdict};
 pub use overrides::Overrides;
 pub use read::Priced;
 

@@ -198,6 +198,7 @@ money = 1
 [policy]
 default = "perhaps"
 ask = ["shell:[", ":x"]
+deny = ["shel:rm *", "github.merge", "f*"]
 [[verify]]
 name = "tests"
 [[verify]]
@@ -317,4 +318,31 @@ fn an_agent_is_told_from_a_workflow() {
     ]
     .map(|name| folder.without_folder(&kind(name).unwrap_err().to_string()));
     insta::assert_snapshot!(told.join("\n"));
+}
+
+#[test]
+fn the_documentation_is_true() {
+    let docs = include_str!("../../../docs/agents.md");
+    let block = |language: &str| {
+        let (_, rest) = docs.split_once(&format!("```{language}\n")).unwrap();
+        rest.split("```").next().unwrap().to_owned()
+    };
+    let folder = Folder::new(&[
+        ("fixer.toml", &block("toml")),
+        ("fixer.md", "You fix tests.\n"),
+        ("answer.schema.json", "{}"),
+        ("researcher.toml", "name = 'r'\nmodel = 'ollama/llama'\n"),
+    ]);
+    let said = folder.read("fixer.toml").unwrap_err();
+    assert!(said.contains("agents.researcher.spec: ollama/llama has no known price"));
+    assert_eq!(said.lines().count(), 1, "{said}");
+    let answers = docs.lines().filter(|line| line.starts_with("{\""));
+    let answers: Vec<&str> = answers.collect();
+    assert_eq!(answers.len(), 3);
+    folder.write("answers.jsonl", &answers.join("\n"));
+    folder.write(
+        "researcher.toml",
+        "name = 'r'\nmodel = 'scripted/answers.jsonl'\n",
+    );
+    folder.read("fixer.toml").unwrap();
 }

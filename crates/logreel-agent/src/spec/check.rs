@@ -10,7 +10,7 @@ use logreel::workflow::schema::Schema;
 use regex::Regex;
 use serde_json::Value;
 
-use super::listing::BUILT_IN;
+use super::listing::{BUILT_IN, fits};
 use super::read::Priced;
 use super::{AgentSpec, McpSpec};
 
@@ -244,8 +244,27 @@ impl Check<'_> {
             ("deny", &policy.deny),
         ] {
             for (nth, it) in patterns.iter().enumerate() {
-                self.tell(&format!("policy.{name}[{nth}]"), pattern(it));
+                let fits = pattern(it).and_then(|()| self.speaks_of_something(it));
+                self.tell(&format!("policy.{name}[{nth}]"), fits);
             }
+        }
+    }
+
+    /// Refuses a pattern whose tool cannot exist: a denial with a typo would deny nothing.
+    fn speaks_of_something(&self, pattern: &str) -> Result<(), String> {
+        let spec = self.spec;
+        let (tool, _) = split(pattern);
+        let server = tool.split_once('.').map_or(tool, |(server, _)| server);
+        let is_known = BUILT_IN.iter().any(|(name, _)| fits(tool, name))
+            || spec.tool.keys().any(|name| fits(tool, name))
+            || spec.agents.keys().any(|name| fits(tool, name))
+            || spec.mcp.keys().any(|name| fits(server, name));
+        match is_known {
+            true => Ok(()),
+            false => Err(format!(
+                "there is no tool {tool}; expected one of {}, or a pattern that fits one",
+                self.known()
+            )),
         }
     }
 

@@ -23,7 +23,7 @@ pub(super) const BUILT_IN: [(&str, Effect); 8] = [
 /// Whether a call is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum ListedVerdict {
     /// It is.
     Allow,
     /// Someone is asked.
@@ -32,7 +32,7 @@ pub enum Verdict {
     Deny,
 }
 
-impl Verdict {
+impl ListedVerdict {
     /// As policies write it.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -53,9 +53,9 @@ pub struct ListedTool {
     /// Whether the file says so; a built-in tool's is known.
     pub declared: bool,
     /// What becomes of a call that no pattern with an argument speaks of.
-    pub verdict: Verdict,
+    pub verdict: ListedVerdict,
     /// What becomes of those that one speaks of, by the pattern of the argument.
-    pub arguments: Vec<(Verdict, String)>,
+    pub arguments: Vec<(ListedVerdict, String)>,
 }
 
 impl AgentSpec {
@@ -101,37 +101,37 @@ impl AgentSpec {
             .map(|(_, effect)| *effect)
     }
 
-    fn verdict(&self, name: &str, is_harmless: bool) -> Verdict {
+    fn verdict(&self, name: &str, is_harmless: bool) -> ListedVerdict {
         let policy = &self.policy;
         let names_it = |patterns: &[String]| {
             let mut patterns = patterns.iter().map(|pattern| split(pattern));
             patterns.any(|(tool, argument)| argument.is_none() && fits(tool, name))
         };
         let verdict = if names_it(&policy.deny) {
-            Verdict::Deny
+            ListedVerdict::Deny
         } else if names_it(&policy.allow) {
-            Verdict::Allow
+            ListedVerdict::Allow
         } else if names_it(&policy.ask) {
-            Verdict::Ask
+            ListedVerdict::Ask
         } else {
             match policy.default {
-                Some(PolicyDefault::Allow) => Verdict::Allow,
-                Some(PolicyDefault::Ask) => Verdict::Ask,
-                Some(PolicyDefault::Deny) => Verdict::Deny,
-                None if is_harmless => Verdict::Allow,
-                None => Verdict::Ask,
+                Some(PolicyDefault::Allow) => ListedVerdict::Allow,
+                Some(PolicyDefault::Ask) => ListedVerdict::Ask,
+                Some(PolicyDefault::Deny) => ListedVerdict::Deny,
+                None if is_harmless => ListedVerdict::Allow,
+                None => ListedVerdict::Ask,
             }
         };
         self.asked(verdict)
     }
 
-    fn by_argument(&self, name: &str) -> Vec<(Verdict, String)> {
+    fn by_argument(&self, name: &str) -> Vec<(ListedVerdict, String)> {
         let policy = &self.policy;
         let mut found = Vec::new();
         for (verdict, patterns) in [
-            (Verdict::Deny, &policy.deny),
-            (Verdict::Allow, &policy.allow),
-            (Verdict::Ask, &policy.ask),
+            (ListedVerdict::Deny, &policy.deny),
+            (ListedVerdict::Allow, &policy.allow),
+            (ListedVerdict::Ask, &policy.ask),
         ] {
             for pattern in patterns {
                 if let (tool, Some(argument)) = split(pattern)
@@ -144,15 +144,16 @@ impl AgentSpec {
         found
     }
 
-    fn asked(&self, verdict: Verdict) -> Verdict {
+    fn asked(&self, verdict: ListedVerdict) -> ListedVerdict {
         match verdict {
-            Verdict::Ask if self.policy.no_ask => Verdict::Deny,
+            ListedVerdict::Ask if self.policy.no_ask => ListedVerdict::Deny,
             verdict => verdict,
         }
     }
 }
 
-fn fits(pattern: &str, name: &str) -> bool {
+/// Whether a name fits a glob.
+pub(super) fn fits(pattern: &str, name: &str) -> bool {
     // A pattern that is none was refused where it was read.
     Glob::new(pattern).is_ok_and(|glob| glob.compile_matcher().is_match(name))
 }

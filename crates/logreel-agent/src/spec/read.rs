@@ -216,11 +216,14 @@ impl Reader<'_, '_> {
     }
 
     fn params(&mut self, keys: &mut Keys<'_>) -> Map<String, Value> {
-        match keys.take("params").map(Node::to_json) {
-            None => Map::new(),
-            Some(Value::Object(params)) => params,
-            Some(_) => {
-                self.sheet.complain("params", "expected a table");
+        let Some(node) = keys.take("params") else {
+            return Map::new();
+        };
+        match node.to_json() {
+            Value::Object(params) => params,
+            _ => {
+                let message = format!("expected a table, got {}", node.kind());
+                self.sheet.complain("params", message);
                 Map::new()
             }
         }

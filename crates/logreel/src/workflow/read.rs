@@ -373,7 +373,8 @@ impl Reader<'_, '_> {
     fn agent(&mut self, keys: &mut Keys<'_>) -> Option<Does> {
         let (step, node) = (keys.step, keys.take("agent")?);
         let file = match &node.is {
-            Is::Table(_) => {
+            // A stored spec has it inside; in a file nobody would have checked it.
+            Is::Table(_) if self.sheet.folder().is_none() => {
                 return Some(Does::Agent {
                     agent: node.to_json(),
                 });
@@ -397,7 +398,14 @@ impl Reader<'_, '_> {
         match agents.load(&path) {
             Ok(agent) => Some(Does::Agent { agent }),
             Err(Problems(problems)) => {
-                self.sheet.problems.extend(problems);
+                // A file that is not there is a problem of whoever named it.
+                match std::fs::metadata(&path) {
+                    Ok(_) => self.sheet.problems.extend(problems),
+                    Err(error) => {
+                        let message = format!("cannot read {}: {error}", path.display());
+                        self.sheet.problem(step, "agent", message);
+                    }
+                }
                 None
             }
         }
