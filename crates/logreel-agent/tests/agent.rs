@@ -39,7 +39,9 @@ fn look() -> ScriptedTool {
 /// Agents with these tools, and with stand-ins for the others that [`spec`] names.
 fn agents<const N: usize>(tools: [ScriptedTool; N]) -> Agents {
     let own: Vec<String> = tools.iter().map(ScriptedTool::name).collect();
-    let others = ["look", "send", "ask"].into_iter().filter(|it| !own.iter().any(|own| own == it));
+    let others = ["look", "send", "ask"]
+        .into_iter()
+        .filter(|it| !own.iter().any(|own| own == it));
     let others = others.map(|name| ScriptedTool::new(name, Effect::Read, |_| Ok(json!(null))));
     let all: Vec<ScriptedTool> = tools.into_iter().chain(others).collect();
     all.into_iter().fold(Agents::new(), Agents::tool)
@@ -47,7 +49,7 @@ fn agents<const N: usize>(tools: [ScriptedTool; N]) -> Agents {
 
 async fn engine(agents: Agents) -> TestEngine {
     let engine = TestEngine::new().await.unwrap();
-    assert!(engine.drive_agents(Arc::new(driving)));
+    assert!(engine.drive_agents(Arc::new(agents)));
     engine
 }
 
