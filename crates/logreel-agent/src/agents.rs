@@ -60,6 +60,11 @@ impl Agents {
         fn invalid(why: impl std::error::Error) -> TaskError {
             TaskError::of_kind("spec", why.to_string()).permanent()
         }
+        let input = input.to_value();
+        spec.admit(&input).map_err(|misses| {
+            let message = format!("the input does not fit its schema: {misses}");
+            TaskError::of_kind("input", message).permanent()
+        })?;
         let dir = folder(ctx.log().dir(), spec.dir.as_deref());
         let env = Environment::of_process();
         let model = connect(&spec, &|name| env.get(name).map(str::to_owned))
@@ -76,7 +81,7 @@ impl Agents {
             toolbox,
             redactor,
         };
-        let agent = Agent::new(&ctx, parts, input.to_value()).await?;
+        let agent = Agent::new(&ctx, parts, input).await?;
         agent.drive().await
     }
 }

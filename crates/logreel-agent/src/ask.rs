@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::agent::Agent;
 use crate::context::Addition;
 use crate::message::{Message, Part, Role};
-use crate::model::{Answer, Delta, ModelError, Request};
+use crate::model::{Answer, Delta, Finish, ModelError, Request};
 use crate::progress::{ModelCall, OpenCall, Purpose};
 use crate::prompt;
 
@@ -50,6 +50,11 @@ impl Agent<'_> {
         let request = self.request(call);
         let answer = self.answer(&request, &call.id(), attempt).await?;
         match answer {
+            Ok(answer) if answer.finish == Finish::Refused => {
+                let message = answer.message.words();
+                let error = ModelError::Refused { message };
+                self.failed(call, &error, answer.spent).await
+            }
             Ok(answer) if is_empty(&answer) => {
                 let error = ModelError::Retryable {
                     message: "the model's answer is empty".to_owned(),

@@ -133,7 +133,8 @@ impl Environment {
 
     /// What the agent and those it calls need and is not here, or cannot be given.
     pub fn lacks(&self, spec: &AgentSpec) -> Option<EnvironmentError> {
-        let missing = variables(spec)
+        let missing = spec
+            .variables()
             .into_iter()
             .find(|name| self.get(name).is_none())
             .map(EnvironmentError::Missing);
@@ -147,7 +148,7 @@ impl Environment {
 
     /// The values that must not be recorded, streamed or shown.
     pub fn secrets(&self, spec: &AgentSpec) -> Vec<String> {
-        let mut names: BTreeSet<String> = variables(spec).into_iter().collect();
+        let mut names = spec.variables();
         names.extend(USUAL_KEYS.map(str::to_owned));
         each_agent(spec, &mut |agent| names.extend(agent.api_key_env.clone()));
         let public = |name: &String| INHERITED.contains(&name.as_str());
@@ -164,26 +165,6 @@ impl FromIterator<(String, String)> for Environment {
             values: variables.into_iter().collect(),
         }
     }
-}
-
-/// The variables that whoever drives the agent must have, with those of the agents it calls.
-pub fn variables(spec: &AgentSpec) -> Vec<String> {
-    let mut all = BTreeSet::new();
-    each_agent(spec, &mut |agent| {
-        all.extend(agent.env_from.iter().cloned());
-        let mut texts: Vec<&String> = agent.env.values().collect();
-        for server in agent.mcp.values() {
-            all.extend(server.env_from.iter().cloned());
-            texts.extend(server.env.values());
-            texts.extend(server.headers.values());
-            texts.extend(&server.url);
-        }
-        for text in texts {
-            let names = names(text).unwrap_or_default();
-            all.extend(names.into_iter().map(str::to_owned));
-        }
-    });
-    all.into_iter().collect()
 }
 
 fn each_agent(spec: &AgentSpec, look: &mut dyn FnMut(&AgentSpec)) {
@@ -281,7 +262,8 @@ mod tests {
         assert_eq!(all, expected);
         let of_server = environment().of_server(&spec, &spec.mcp["one"]).unwrap();
         assert_eq!(of_server.len(), 6);
-        assert_eq!(variables(&spec), ["EXTRA", "HEADER", "HOST", "SECRET"]);
+        let needed: Vec<String> = spec.variables().into_iter().collect();
+        assert_eq!(needed, ["EXTRA", "HEADER", "HOST", "SECRET"]);
         let lacks = environment().lacks(&spec).unwrap();
         assert_eq!(lacks, EnvironmentError::Missing("HEADER".to_owned()));
         let secrets = environment().secrets(&spec);

@@ -30,7 +30,7 @@ pub mod testing;
 
 pub use agents::Agents;
 pub use cut::cut;
-pub use environment::{Environment, EnvironmentError, variables};
+pub use environment::{Environment, EnvironmentError};
 pub use message::{Message, Opaque, Part, Role, ToolCall, ToolResult};
 pub use model::{
     Answer, Delta, Finish, Model, ModelError, ReadVariable, Request, ScriptError, ScriptedModel,

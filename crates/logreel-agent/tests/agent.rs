@@ -299,6 +299,79 @@ async fn a_sub_agent_is_a_child_and_its_failure_is_a_message() {
     assert_eq!(engine.runs().newest(10).await.unwrap().len(), 3);
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_a_person_says_is_taken_at_the_next_turn_once() {
+    let send = ScriptedTool::new("send", Effect::Write, |_| Ok(json!("sent"))).asking();
+    let spec = spec(&[
+        json!({"tool_calls": [call("send", json!({}))]}),
+        json!({"text": "well", "expect": {"any": ["sent", "and hurry"], "messages": 4}}),
+    ]);
+    let engine = engine(agents([send])).await;
+    let run = start(&engine, &spec, "go").await;
+    until_waiting(&engine, &run).await;
+    let say = || engine.say(&run.id(), "and hurry", None, Some("r1"));
+    let receipt = say().await.unwrap();
+    assert_eq!(say().await.unwrap(), receipt, "the same request");
+    engine.answer(&run.id(), Answer::approve()).await.unwrap();
+    assert_eq!(output(&run).await, json!("well"));
+    let kinds = kinds(&engine, &run).await;
+    let queued = kinds.iter().filter(|kind| *kind == "message.queued");
+    assert_eq!(queued.count(), 1);
+}
+
+/// Real commands: their time is real too.
+#[tokio::test]
+async fn checks_that_fail_feed_back_for_their_rounds_and_then_fail_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let mend = folder.path().join("mended");
+    let look = ScriptedTool::new("look", Effect::Read, move |_| {
+        std::fs::write(&mend, "").unwrap();
+        Ok(json!("mended"))
+    });
+    let engine = Engine::memory().await.unwrap();
+    assert!(engine.drive_agents(Arc::new(agents([look]))));
+    let checked = |lines: &[Value]| AgentSpec {
+        verify: serde_json::from_value(json!([
+            {"name": "mended", "run": "echo looking; test -f mended", "required": true},
+        ]))
+        .unwrap(),
+        verify_rounds: Some(1),
+        ..spec(lines)
+    };
+    let in_folder = async |spec: AgentSpec| {
+        let agent = engine.agent(&spec.to_json()).unwrap();
+        let run = agent.start(&"go").dir(folder.path().to_str().unwrap());
+        run.await.unwrap()
+    };
+    let never = checked(&[
+        json!({"text": "done"}),
+        json!({"text": "really", "expect": "looking"}),
+    ]);
+    let run = in_folder(never).await;
+    let cause = failure(&run).await;
+    assert_eq!(cause.kind, "verification");
+    assert!(cause.message.contains("looking"), "{}", cause.message);
+
+    let mended = checked(&[
+        json!({"text": "done"}),
+        json!({"tool_calls": [call("look", json!({}))], "expect": "mended"}),
+        json!({"text": "now"}),
+    ]);
+    let run = in_folder(mended).await;
+    assert_eq!(output(&run).await, json!("now"));
+    let entry = engine.store().entry(&run.id()).await.unwrap();
+    let report = entry.row.facts.verification.clone().unwrap();
+    assert_eq!(report.verdict, logreel::core::event::Verdict::Passed);
+    let phases = kinds(&engine, &run).await;
+    assert_eq!(
+        phases
+            .iter()
+            .filter(|kind| *kind == "verification.finished")
+            .count(),
+        2
+    );
+}
+
 async fn until_waiting(engine: &Engine, run: &RunHandle<Json>) {
     let mut doorbell = engine.store().watch(&run.id());
     while engine.store().entry(&run.id()).await.unwrap().row.status() != Status::Waiting {

@@ -15,8 +15,8 @@ use logreel::{
 use logreel_agent::{AgentSpec, Call, Environment, ToolError, Toolbox, check_arguments};
 use serde_json::{Value, json};
 
-/// An agent without a model: its input is the calls to make, one after the other, its output what came
-/// of them. `{"doubt": true}` makes them through the log.
+/// An agent without a model: its input is the calls to make, one after the other or `{"parallel": ..}`,
+/// its output what came of them. `"recorded": true` makes a call through the log.
 struct Caller {
     env: Environment,
 }
@@ -44,10 +44,20 @@ impl Agents for Caller {
             let spec = AgentSpec::from_json(&spec)?;
             let dir = ctx.log().dir().unwrap();
             let toolbox = Toolbox::open(&ctx, &spec, &dir, &env, &[]).await?;
+            let input = input.to_value();
+            let calls = input.get("parallel").unwrap_or(&input).as_array().unwrap();
+            let calls = calls.iter().enumerate();
+            let calls = calls.map(|(n, call)| {
+                let id = CallId::new(format!("call-{n}")).unwrap();
+                made(&ctx, &toolbox, id, call)
+            });
             let mut all = Vec::new();
-            for (n, call) in input.to_value().as_array().unwrap().iter().enumerate() {
-                let id = CallId::new(format!("call-{n}"))?;
-                all.push(made(&ctx, &toolbox, id, call).await?);
+            if input.is_object() {
+                all = futures_util::future::try_join_all(calls).await?;
+            } else {
+                for call in calls {
+                    all.push(call.await?);
+                }
             }
             Ok(Json::of(&all)?)
         })
@@ -275,6 +285,40 @@ async fn reconcile_says_what_became_of_an_interrupted_own_tool() {
         assert_eq!(world.holds("runs"), runs);
         world.engine.close().await.unwrap();
     }
+}
+
+/// A read beside it that is given up at once does not take a write's time to finish away.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_has_its_grace_time_whatever_runs_beside_it() {
+    let world = World::new().await;
+    let spec = r#"
+        tools = ["look", "publish"]
+        [tool.look]
+        run = "echo $$ > looking; exec sleep 1000"
+        effect = "read"
+        [tool.publish]
+        run = "echo > begun; while [ ! -e go ]; do sleep 0.01; done; sleep 0.2; echo > written"
+    "#;
+    let call = |tool: &str| json!({"tool": tool, "arguments": {}, "recorded": true});
+    let calls = json!({"parallel": [call("look"), call("publish")]});
+    let run = world.start(spec, calls).await;
+    while world.holds("begun").is_empty() || !world.holds("looking").ends_with('\n') {
+        tokio::task::yield_now().await;
+    }
+    let looking = format!("/proc/{}", world.holds("looking").trim());
+    run.pause("lunch").await.unwrap();
+    while Path::new(&looking).exists() {
+        tokio::task::yield_now().await;
+    }
+    world.put("go", "");
+    let mut watch = world.engine.store().watch(&run.id());
+    while run.entry().await.unwrap().driver.is_some() {
+        watch.rung().await;
+    }
+    assert_eq!(world.holds("written"), "\n");
+    let entry = run.entry().await.unwrap();
+    assert!(entry.row.facts.in_doubt.is_empty());
+    world.engine.close().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

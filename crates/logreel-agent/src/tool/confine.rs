@@ -752,6 +752,15 @@ mod tests {
         });
     }
 
+    /// Ends the one that swaps also when the test fails.
+    struct Stop<'a>(&'a AtomicBool);
+
+    impl Drop for Stop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Someone swaps a folder and a file for symlinks that lead out, all the time.
     #[test]
     fn a_symlink_made_in_between_leads_nowhere() {
@@ -762,6 +771,7 @@ mod tests {
             std::fs::create_dir(world.inside("dir")).unwrap();
             std::fs::write(world.inside("dir/secret"), "inside").unwrap();
             std::thread::scope(|scope| {
+                let _at_the_end = Stop(&stop);
                 scope.spawn(|| {
                     let outside = world.top.path().join("outside");
                     symlink(&outside, world.inside("to_dir")).unwrap();
@@ -793,7 +803,6 @@ mod tests {
                         world.outside_is_untouched();
                     }
                 }
-                stop.store(true, Ordering::Relaxed);
             });
             world.outside_is_untouched();
             assert!(
