@@ -96,7 +96,7 @@ pub async fn how_to_go_on(store: &dyn RunStore, run: &RunId) -> anyhow::Result<V
 pub async fn asked(store: &dyn RunStore, open: &OpenWait) -> anyhow::Result<Vec<String>> {
     let (tool, arguments) = match (&open.wait.tool, &open.wait.arguments) {
         (Some(tool), Some(arguments)) => (tool, arguments),
-        (Some(_), None) => {
+        (Some(_), None) if open.wait.kind == WaitKind::InDoubt => {
             return Ok(open
                 .wait
                 .prompt
@@ -104,7 +104,7 @@ pub async fn asked(store: &dyn RunStore, open: &OpenWait) -> anyhow::Result<Vec<
                 .map(|it| text::one_line(it))
                 .collect());
         }
-        (None, _) => return Ok(Vec::new()),
+        (Some(_), None) | (None, _) => return Ok(Vec::new()),
     };
     let arguments = logreel::value::resolve(store, arguments).await?.to_value();
     let mut lines = vec![format!("{}:", text::one_line(tool))];

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use logreel::core::CallId;
 use logreel::core::event::{Cause, Phase, RunKind, Verdict, WaitKind};
+use logreel::core::fold::DENIED;
 use logreel::{Body, Event, StepId, Timestamp};
 
 use crate::said::{self, Part};
@@ -77,7 +78,7 @@ impl Plain {
                 match said::exit_code(&returned.output) {
                     Some((code, printed)) if code != 0 => {
                         let call = call.unwrap_or_else(|| returned.call.to_string());
-                        format!("{call}: exit {code}: {printed}")
+                        format!("{call} → exit {code}: {printed}")
                     }
                     _ => return Some(None),
                 }
@@ -85,7 +86,10 @@ impl Plain {
             Body::ToolFailed(failed) => {
                 let call = self.calls.remove(&failed.call);
                 let call = call.unwrap_or_else(|| failed.call.to_string());
-                format!("{call} failed: {}", why(&failed.error))
+                match failed.error.kind.as_str() {
+                    DENIED => format!("{call} {}", why(&failed.error)),
+                    _ => format!("{call} failed: {}", why(&failed.error)),
+                }
             }
             Body::ToolInDoubt(doubt) => {
                 let call = self.calls.get(&doubt.call).cloned();

@@ -211,7 +211,7 @@ impl<T> Tail<T> {
 
 async fn print_human(store: &dyn RunStore, entry: &Entry, out: &mut Output) -> anyhow::Result<()> {
     print_head(entry, out)?;
-    print_waits(entry, out)?;
+    print_waits(store, entry, out).await?;
     if entry.erased {
         out.line("")?;
         out.line("its bodies were erased; the headers are left: `logreel log`")?;
@@ -412,7 +412,7 @@ fn cost(entry: &Entry) -> String {
     )
 }
 
-fn print_waits(entry: &Entry, out: &mut Output) -> anyhow::Result<()> {
+async fn print_waits(store: &dyn RunStore, entry: &Entry, out: &mut Output) -> anyhow::Result<()> {
     if entry.row.facts.waits.is_empty() {
         return Ok(());
     }
@@ -420,22 +420,17 @@ fn print_waits(entry: &Entry, out: &mut Output) -> anyhow::Result<()> {
     out.line(out.paint(Paint::Strong, "Waits for"))?;
     for open in &entry.row.facts.waits {
         let wait = &open.wait;
-        let what = wait
-            .prompt
-            .as_deref()
-            .or(wait.name.as_deref())
-            .map(text::one_line);
-        let tool = wait.tool.as_deref().map(|tool| {
-            let arguments = wait
-                .arguments
-                .as_ref()
-                .map(text::preview)
-                .unwrap_or_default();
-            format!(" {} {arguments}", text::one_line(tool))
-        });
+        let what = wait.prompt.as_deref().or(wait.name.as_deref());
+        let call = outcome::asked(store, open).await?;
+        let what = match (&wait.tool, call.is_empty()) {
+            (Some(tool), false) => text::one_line(tool),
+            _ => what.map(text::one_line).unwrap_or_default(),
+        };
         let kind = out.paint(Paint::Waits, wait.kind.as_str());
-        let (what, tool) = (what.unwrap_or_default(), tool.unwrap_or_default());
-        out.line(format!("  {} {kind}  {what}{tool}", wait.wait).trim_end())?;
+        out.line(format!("  {} {kind}  {what}", wait.wait).trim_end())?;
+        for line in call.iter().skip(1) {
+            out.line(format!("     {line}").trim_end())?;
+        }
         out.line(format!("     since {}", text::moment(open.since)))?;
         if let Some(deadline) = wait.deadline {
             let then = match wait.on_deadline {

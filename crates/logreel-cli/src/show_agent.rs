@@ -17,6 +17,9 @@ use crate::{summary, text};
 /// What of a check's words a person is shown: the end, where the news is.
 const CHECK_LINES: usize = 12;
 
+/// Behind a call that someone is asked about.
+const WAITS: &str = " (waits for approval)";
+
 const TURNS: &[Column] = &[
     left("WHAT", 18),
     right("TOOK", 6),
@@ -119,7 +122,7 @@ impl Work {
                 if let (Some(call), Some(tool)) = (&wait.call, &wait.tool) {
                     let about = wait.arguments.as_ref().map(|it| said::about(tool, it));
                     let row = self.row(Who::Call(call.clone()), &format!("  {tool}"), at);
-                    row.said = format!("{} (waits for approval)", about.unwrap_or_default());
+                    row.said = format!("{}{WAITS}", about.unwrap_or_default());
                     row.paint = Some(Paint::Waits);
                 }
             }
@@ -279,7 +282,11 @@ impl Row {
     }
 
     fn fail(&mut self, why: String) {
-        self.said = why;
+        let about = self.said.strip_suffix(WAITS).unwrap_or(&self.said);
+        self.said = match about.is_empty() {
+            true => why,
+            false => format!("{about}: {why}"),
+        };
         self.paint = Some(Paint::Bad);
     }
 }

@@ -234,6 +234,7 @@ pub fn cause(cause: &Cause) -> String {
         .unwrap_or_default();
     let kind = match cause.kind.as_str() {
         "error" => String::new(),
+        kind if cause.message.starts_with(&format!("{kind}: ")) => String::new(),
         kind => format!("{}: ", one_line(kind)),
     };
     format!("{kind}{}{step}", one_line(&cause.message))
