@@ -4,6 +4,7 @@ use std::io::{BufRead as _, IsTerminal as _};
 
 use logreel::core::event::WaitKind;
 use logreel::{Answer, Error, ErrorKind, RunId};
+use rustix::termios::QueueSelector;
 use tokio::sync::oneshot;
 
 use crate::live::terminal;
@@ -48,6 +49,7 @@ pub async fn about_all(
             for line in call {
                 terminal::print(&format!("{line}\n"));
             }
+            forget_what_was_typed();
             let said = tokio::select! {
                 said = yes_or_no(&prompt) => said,
                 stop = signals.next() => {
@@ -88,6 +90,12 @@ pub fn who() -> String {
     set("USER")
         .or_else(|| set("LOGNAME"))
         .unwrap_or_else(|| format!("uid {}", rustix::process::getuid()))
+}
+
+/// What was typed before the question is no answer to it, and may have been meant for another one.
+fn forget_what_was_typed() {
+    // A terminal that cannot forget is asked all the same.
+    rustix::termios::tcflush(std::io::stdin(), QueueSelector::IFlush).unwrap_or_default();
 }
 
 /// Yes or no, perhaps with a reason behind it; `None` when the input has ended.

@@ -159,9 +159,16 @@ async fn tell(
     match entry.row.status() {
         _ if out.json => out.json_line(&Line::run(&RunView::of(entry)))?,
         Status::Completed => outcome::tell(&*acting.store, entry, out).await?,
-        Status::Failed => out.note(format!(
-            "  logreel retry {short}   goes on from what finished"
-        )),
+        Status::Failed => {
+            if entry.row.facts.verification.is_some() {
+                out.note(format!(
+                    "  logreel show {short}   has the report of the checks"
+                ));
+            }
+            out.note(format!(
+                "  logreel retry {short}   goes on from what finished"
+            ));
+        }
         _ => {}
     }
     if code == WAITS && acting.path.is_none() {

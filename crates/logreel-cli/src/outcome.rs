@@ -1,6 +1,6 @@
 //! How a run came out, for people and for programs.
 
-use logreel::core::event::WaitKind;
+use logreel::core::event::{Verdict, WaitKind};
 use logreel::core::row::{End, OpenWait};
 use logreel::view::{EventView, RunView};
 use logreel::{Entry, RunId, RunStore};
@@ -65,6 +65,10 @@ pub fn ended(entry: &Entry) -> String {
     };
     match &ended.end {
         End::Completed { .. } => "completed".to_owned(),
+        // `show` has the report, which is long.
+        End::Failed { cause } if cause.kind == "verification" && has_report(entry) => {
+            format!("failed: {} not hold", failed_checks(entry))
+        }
         End::Failed { cause } => {
             let step = cause.step.as_ref().map(|step| format!(" in {step}"));
             let message = text::one_line(&cause.message);
@@ -75,6 +79,23 @@ pub fn ended(entry: &Entry) -> String {
             let reason = reason.map(|why| format!(": {why}"));
             format!("was cancelled{}", reason.unwrap_or_default())
         }
+    }
+}
+
+fn has_report(entry: &Entry) -> bool {
+    !failed_checks(entry).is_empty()
+}
+
+/// The checks that do not hold: `the check tests does`, `the checks a, b do`.
+fn failed_checks(entry: &Entry) -> String {
+    let report = entry.row.facts.verification.as_ref();
+    let checks = report.into_iter().flat_map(|report| &report.checks);
+    let failed = checks.filter(|check| check.verdict == Verdict::Failed);
+    let names: Vec<String> = failed.map(|check| text::one_line(&check.name)).collect();
+    match names.as_slice() {
+        [] => String::new(),
+        [one] => format!("the check {one} does"),
+        many => format!("the checks {} do", many.join(", ")),
     }
 }
 

@@ -294,7 +294,8 @@ fn select(lines: &[Line], room: usize) -> Vec<Row<'_>> {
 mod tests {
     use logreel::core::Epoch;
     use logreel::core::event::{
-        ChildStarted, RunForked, RunStarted, StepFailed, StepFinished, StepSkipped, StepStarted,
+        ChildStarted, ModelAnswered, ModelCalled, PhaseEntered, PlanMade, RunForked, RunStarted,
+        StepFailed, StepFinished, StepSkipped, StepStarted, ToolCalled, ToolReturned, Turn,
         WaitStarted,
     };
     use logreel::{Body, Digest, Event, RunId, Seq};
@@ -454,16 +455,108 @@ mod tests {
         insta::assert_snapshot!(render(&story.0, at(72_000), size, false).join("\n"));
     }
 
+    /// An agent with a tool in flight, one that it asks about, and a model that speaks.
+    fn agent_story() -> Story {
+        let mut story = Story(Model::new(run_id(1)));
+        let spec = json!({"name": "fixer", "model": "ollama/x", "tools": ["fs.read", "shell"]});
+        let begun = json!({
+            "agent": "fixer", "budget": {}, "durability": "full", "input": "mend it", "kind": "agent",
+            "labels": {}, "provenance": {"models": [], "tools": []}, "spec": spec,
+            "spec_digest": Digest::of(b"").to_string(),
+        });
+        story.tell(1, 0, body::<RunStarted>(begun));
+        story.tell(1, 1, body::<PhaseEntered>(json!({"phase": "executing"})));
+        story.tell(
+            1,
+            2,
+            body::<PlanMade>(json!({"plan": "1. Look.\n2. Mend."})),
+        );
+        story.tell(1, 3, body::<Turn>(json!({"turn": 1})));
+        for n in 0..30 {
+            let call = json!({
+                "arguments": {"path": format!("src/{n}.rs")}, "attempt": 1, "call": format!("c{n}"),
+                "effect": "read", "name": "fs.read",
+            });
+            story.tell(1, 1_000, body::<ToolCalled>(call));
+            let returned = json!({"call": format!("c{n}"), "output": "text"});
+            story.tell(1, 1_020, body::<ToolReturned>(returned));
+        }
+        let spent = json!({
+            "cache_read_tokens": 0, "cache_write_tokens": 0, "input_tokens": 12_000,
+            "output_tokens": 400, "reasoning_tokens": 0, "usd_micros": 31_200,
+        });
+        let called = |call: &str| json!({"attempt": 1, "call": call, "model": "ollama/x", "reserved": spent});
+        story.tell(1, 1_100, body::<ModelCalled>(called("m1.turn")));
+        let message = json!({"parts": [{"text": "I will run it."}], "role": "assistant"});
+        let answered = json!({"call": "m1.turn", "message": message, "spent": spent});
+        story.tell(1, 2_000, body::<ModelAnswered>(answered));
+        let call = json!({
+            "arguments": {"command": "cargo test --workspace"}, "attempt": 1, "call": "run",
+            "effect": "write", "name": "shell",
+        });
+        story.tell(1, 60_000, body::<ToolCalled>(call));
+        story.tell(1, 70_000, body::<ModelCalled>(called("m2.turn")));
+        for words in [
+            "日本語の長い行はここで切られます。",
+            "Some words\x1b[2J that ",
+            "come in later. ",
+        ] {
+            let text = logreel::LiveText {
+                run: run_id(1),
+                call: logreel::core::CallId::new("m2.turn").unwrap(),
+                attempt: 1,
+                shown: logreel::Shown::Text(words.into()),
+            };
+            story.0.spoke(&text, at(70_100));
+        }
+        story
+    }
+
+    #[test]
+    fn an_agent_at_work() {
+        let size = Size {
+            width: 80,
+            height: 12,
+        };
+        insta::assert_snapshot!(render(&agent_story().0, at(72_000), size, false).join("\n"));
+    }
+
+    #[test]
+    fn words_of_an_attempt_that_starts_over_are_void() {
+        let mut story = agent_story();
+        let said = |shown| logreel::LiveText {
+            run: run_id(1),
+            call: logreel::core::CallId::new("m2.turn").unwrap(),
+            attempt: 2,
+            shown,
+        };
+        story.0.spoke(&said(logreel::Shown::Reset), at(71_000));
+        story
+            .0
+            .spoke(&said(logreel::Shown::Text("Again.".into())), at(71_000));
+        let words = |story: &Story| story.0.speech.as_ref().unwrap().words.clone();
+        assert_eq!(words(&story), "Again.");
+        // A piece of an answer that is over comes late.
+        let late = logreel::LiveText {
+            call: logreel::core::CallId::new("m1.turn").unwrap(),
+            ..said(logreel::Shown::Text("Late.".into()))
+        };
+        story.0.spoke(&late, at(71_500));
+        assert_eq!(words(&story), "Again.");
+    }
+
     #[test]
     fn no_size_breaks_it() {
         for width in 1..100 {
             for height in 3..14 {
-                let lines = render(&story().0, at(72_000), Size { width, height }, true);
-                assert!(lines.len() < height);
-                let plain = lines
-                    .iter()
-                    .map(|it| anstream::adapter::strip_str(it).to_string());
-                assert!(plain.into_iter().all(|it| it.width() < width));
+                for story in [story(), agent_story()] {
+                    let lines = render(&story.0, at(72_000), Size { width, height }, true);
+                    assert!(lines.len() < height);
+                    let plain = lines
+                        .iter()
+                        .map(|it| anstream::adapter::strip_str(it).to_string());
+                    assert!(plain.into_iter().all(|it| it.width() < width));
+                }
             }
         }
     }
