@@ -244,7 +244,10 @@ fn a_killed_run_asks_for_nothing_twice_and_a_write_in_flight_is_in_doubt() {
     );
     assert_eq!(events(&project, "model.called").len(), 3);
     let shown = project.run(&["show", "@last"]).out;
-    assert!(shown.contains("touch begun; sleep 600: in doubt"), "{shown}");
+    assert!(
+        shown.contains("touch begun; sleep 600: in doubt"),
+        "{shown}"
+    );
 }
 
 #[test]
