@@ -122,8 +122,15 @@ fn header(model: &Model, now: Timestamp, width: usize, brush: Brush) -> String {
         .stopped
         .map(|why| format!("  {why}"))
         .unwrap_or_default();
-    let at = model.agent().map(whereabouts).unwrap_or_default();
-    let rest = format!("  {short}  {took}{at}{stopped}");
+    let mut rest = format!("  {short}  {took}{stopped}");
+    // What an agent used is left out before its name is.
+    for part in model.agent().into_iter().flat_map(whereabouts) {
+        if model.name.width() + rest.width() + 2 + part.width() > width {
+            break;
+        }
+        rest.push_str("  ");
+        rest.push_str(&part);
+    }
     let name = text::fit(&model.name, width.saturating_sub(rest.width()));
     let line = format!("{}{rest}", brush.paint(Paint::Strong, &name));
     if name.width() + rest.width() > width {
@@ -133,17 +140,12 @@ fn header(model: &Model, now: Timestamp, width: usize, brush: Brush) -> String {
 }
 
 /// Where an agent is, and what it used.
-fn whereabouts(agent: &Agent) -> String {
-    let mut all = String::new();
+fn whereabouts(agent: &Agent) -> Vec<String> {
     let phase = agent.phase.map(str::to_owned);
     let turn = (agent.turn > 0).then(|| format!("turn {}", agent.turn));
     let tokens = (agent.tokens > 0).then(|| format!("{} tokens", text::thousands(agent.tokens)));
     let cost = agent.usd_micros.filter(|cost| *cost > 0).map(text::dollars);
-    for part in [phase, turn, tokens, cost].into_iter().flatten() {
-        all.push_str("  ");
-        all.push_str(&part);
-    }
-    all
+    [phase, turn, tokens, cost].into_iter().flatten().collect()
 }
 
 /// How wide what is.
