@@ -10,7 +10,7 @@ use crate::live::terminal;
 use crate::output::Output;
 use crate::signals::{Signals, Stop};
 use crate::store::Acting;
-use crate::{settle, text};
+use crate::{outcome, settle, text};
 
 /// What came of asking.
 pub enum Asked {
@@ -39,8 +39,15 @@ pub async fn about_all(
             if open.wait.kind != WaitKind::Approval {
                 continue;
             }
-            let prompt = open.wait.prompt.as_deref().map(text::one_line);
+            let call = outcome::asked(&*acting.store, open).await?;
+            let prompt = match call.is_empty() {
+                true => open.wait.prompt.as_deref().map(text::one_line),
+                false => Some("Allow it?".to_owned()),
+            };
             let prompt = prompt.unwrap_or_else(|| "Approve?".to_owned());
+            for line in call {
+                terminal::print(&format!("{line}\n"));
+            }
             let said = tokio::select! {
                 said = yes_or_no(&prompt) => said,
                 stop = signals.next() => {

@@ -94,12 +94,14 @@ async fn follow(
     let mut view = View::new(run, key, followed.from, out);
     let mut feed = Feed::new(acting.engine.clone(), run);
     let mut lines = acting.engine.live();
+    let mut texts = acting.engine.live_text();
     let mut tick = Box::pin(SystemEnv.sleep(TICK));
     let mut settled: Pin<Box<dyn Future<Output = _>>> = Box::pin(until_settled(acting, followed));
     loop {
         tokio::select! {
             fed = feed.next() => show(fed?, &mut view, &mut feed, out)?,
             Some(line) = lines.next() => view.printed(line.run, &line.step, &line.text),
+            Some(text) = texts.next() => view.spoke(&text),
             () = &mut tick => {
                 view.draw();
                 tick = Box::pin(SystemEnv.sleep(TICK));
@@ -113,6 +115,9 @@ async fn follow(
                     return tell(acting, &view, &entry, code, out).await;
                 }
                 terminal::clear();
+                for words in view.last_words() {
+                    out.note(words);
+                }
                 match ask::about_all(acting, run, signals).await? {
                     Asked::Answered => {}
                     Asked::Nothing => return tell(acting, &view, &entry, code, out).await,

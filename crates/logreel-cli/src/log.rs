@@ -8,11 +8,12 @@ use std::task::Poll;
 use logreel::core::{Record, RunKey};
 use logreel::view::EventView;
 use logreel::{Body, RunId, RunStore, Seq};
+use serde_json::Value;
 
 use crate::output::{Output, Paint};
 use crate::reading::Pages;
 use crate::store::Place;
-use crate::{name, summary, text};
+use crate::{name, said, summary, text};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -108,10 +109,11 @@ impl Printer<'_> {
         let (seq, time) = (format!("{:>5}", record.seq.0), &at[11..23]);
         let kind = format!("{:<16}", text::one_line(&record.kind));
         let taken = seq.len() + time.len() + kind.len() + 3;
-        let summary = text::fit(
-            &summary::of(record),
-            self.out.line_width().saturating_sub(taken),
-        );
+        let mut summary = summary::of(record);
+        if let Some(words) = self.words(record).await? {
+            summary = format!("{summary} {words}");
+        }
+        let summary = text::fit(&summary, self.out.line_width().saturating_sub(taken));
         let time = self.out.paint(Paint::Dim, time);
         let kind = match paint(&record.kind) {
             Some(paint) => self.out.paint(paint, &kind),
@@ -120,6 +122,24 @@ impl Printer<'_> {
         self.out
             .line(format!("{seq} {time} {kind} {summary}").trim_end())?;
         Ok(())
+    }
+
+    /// What a message says: its event has only the name of the node that does.
+    async fn words(&self, record: &Record) -> anyhow::Result<Option<String>> {
+        if record.kind != "message.added" {
+            return Ok(None);
+        }
+        let Ok(Body::MessageAdded(added)) = record.decode().map(|event| event.body) else {
+            return Ok(None);
+        };
+        // Answers and results have events of their own.
+        if added.role != "user" {
+            return Ok(None);
+        }
+        let node = self.store.blob(&added.node).await?;
+        let node = node.and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
+        let said = node.map(|node| said::of_message(&node["message"]));
+        Ok(said.map(said::with_calls))
     }
 
     async fn key(&mut self, run: RunId) -> anyhow::Result<Option<RunKey>> {

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::output::Output;
 use crate::show::print_value;
-use crate::{settle, text};
+use crate::{said, settle, text};
 
 /// A line of `run --json` and `wait --json`.
 #[derive(Serialize)]
@@ -84,10 +84,32 @@ pub async fn how_to_go_on(store: &dyn RunStore, run: &RunId) -> anyhow::Result<V
     for entry in settle::tree(store, run).await? {
         for open in &entry.row.facts.waits {
             if open.wait.kind.needs_person() {
+                lines.extend(asked(store, open).await?);
                 lines.push(how_to_end(&entry.row.run, open));
             }
         }
     }
+    Ok(lines)
+}
+
+/// What someone is asked about a tool: the call, all of it, after a line that names the tool.
+pub async fn asked(store: &dyn RunStore, open: &OpenWait) -> anyhow::Result<Vec<String>> {
+    let (tool, arguments) = match (&open.wait.tool, &open.wait.arguments) {
+        (Some(tool), Some(arguments)) => (tool, arguments),
+        (Some(_), None) if open.wait.kind == WaitKind::InDoubt => {
+            return Ok(open
+                .wait
+                .prompt
+                .iter()
+                .map(|it| text::one_line(it))
+                .collect());
+        }
+        (Some(_), None) | (None, _) => return Ok(Vec::new()),
+    };
+    let arguments = logreel::value::resolve(store, arguments).await?.to_value();
+    let mut lines = vec![format!("{}:", text::one_line(tool))];
+    let call = said::in_full(tool, &arguments);
+    lines.extend(call.iter().map(|line| format!("    {line}")));
     Ok(lines)
 }
 
@@ -97,8 +119,9 @@ pub async fn doubts(store: &dyn RunStore, run: &RunId) -> anyhow::Result<Vec<Str
     for entry in settle::tree(store, run).await? {
         let waits = entry.row.facts.waits.iter();
         for open in waits.filter(|open| open.wait.kind == WaitKind::InDoubt) {
+            let call = open.wait.call.as_ref().map(ToString::to_string);
             let step = open.wait.step.as_ref().map(ToString::to_string);
-            let step = text::one_line(&step.unwrap_or_default());
+            let step = text::one_line(&step.or(call).unwrap_or_default());
             let how = how_to_end(&entry.row.run, open);
             lines.push(format!("`{step}` may have happened: {how}"));
         }

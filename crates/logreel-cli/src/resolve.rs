@@ -58,7 +58,8 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     let run = name::resolve(&*acting.store, &args.run).await?;
     let in_doubt = |wait: &WaitStarted| {
         let step = wait.step.as_ref().map(ToString::to_string);
-        wait.kind == WaitKind::InDoubt && step.is_none_or(|step| step == args.call)
+        let call = step.or_else(|| wait.call.as_ref().map(ToString::to_string));
+        wait.kind == WaitKind::InDoubt && call.is_none_or(|call| call == args.call)
     };
     let run = settle::meant(&*acting.store, run, in_doubt).await?;
     let by = ask::who();

@@ -12,7 +12,9 @@ use logreel::{Entry, Env as _, ErrorKind, Json, RunStore, Seq, Timestamp};
 
 use crate::error::Failure;
 use crate::output::{Output, Paint};
+use crate::plain::verdict;
 use crate::reading::{self, Pages};
+use crate::show_agent::Work;
 use crate::store::Place;
 use crate::table::{self, Cell, Column, left, right};
 use crate::{budget, name, outcome, summary, text};
@@ -146,7 +148,7 @@ async fn print_json(store: &dyn RunStore, entry: &Entry, out: &mut Output) -> an
     Ok(())
 }
 
-fn decode(record: &Record) -> anyhow::Result<logreel::Event> {
+pub fn decode(record: &Record) -> anyhow::Result<logreel::Event> {
     Ok(record.decode().map_err(logreel::store::Error::from)?)
 }
 
@@ -165,43 +167,63 @@ fn is_milestone(record: &Record) -> bool {
 }
 
 /// The last ones of many, and how many there were.
-struct Tail<T> {
+pub struct Tail<T> {
     last: VecDeque<T>,
     count: usize,
 }
 
 impl<T> Tail<T> {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             last: VecDeque::new(),
             count: 0,
         }
     }
 
-    fn push(&mut self, item: T) {
+    /// Gives the place of the new one, for [`Tail::get_mut`].
+    pub fn push(&mut self, item: T) -> usize {
         if self.last.len() == SHOWN {
             self.last.pop_front();
         }
         self.last.push_back(item);
         self.count += 1;
+        self.count - 1
     }
 
-    fn left_out(&self) -> usize {
+    /// The one at a place; `None` when it is not among the last any more.
+    pub fn get_mut(&mut self, place: usize) -> Option<&mut T> {
+        let place = place.checked_sub(self.left_out())?;
+        self.last.get_mut(place)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.last.iter()
+    }
+
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    pub fn left_out(&self) -> usize {
         self.count - self.last.len()
     }
 }
 
 async fn print_human(store: &dyn RunStore, entry: &Entry, out: &mut Output) -> anyhow::Result<()> {
     print_head(entry, out)?;
-    print_waits(entry, out)?;
+    print_waits(store, entry, out).await?;
     if entry.erased {
         out.line("")?;
         out.line("its bodies were erased; the headers are left: `logreel log`")?;
         return Ok(());
     }
     let state = reading::fold(store, entry.row.run, entry.row.head.seq).await?;
-    let (steps, milestones) = look_through(store, entry, &state).await?;
-    print_steps(entry, &steps, &undeclared(&state.spec), out)?;
+    let mut work = Work::of(entry.row.facts.kind, &state.spec);
+    let (steps, milestones) = look_through(store, entry, &state, work.as_mut()).await?;
+    match &work {
+        Some(work) => work.print(store, out).await?,
+        None => print_steps(entry, &steps, &undeclared(&state.spec), out)?,
+    }
     out.line("")?;
     out.line(out.paint(Paint::Strong, "Timeline"))?;
     if milestones.left_out() > 0 {
@@ -219,6 +241,7 @@ async fn look_through(
     store: &dyn RunStore,
     entry: &Entry,
     state: &RunState,
+    mut work: Option<&mut Work>,
 ) -> anyhow::Result<(Tail<StepView>, Tail<Record>)> {
     let mut view = StepsView::new(state);
     let (mut steps, mut milestones) = (Tail::new(), Tail::new());
@@ -229,6 +252,9 @@ async fn look_through(
             break;
         }
         for record in page {
+            if let Some(work) = &mut work {
+                work.take(&record)?;
+            }
             if speaks_of_steps(&record)
                 && let Some(step) = view.next(&decode(&record)?)
             {
@@ -352,10 +378,7 @@ fn print_head(entry: &Entry, out: &mut Output) -> anyhow::Result<()> {
         Some(End::Cancelled { reason: None }) | None => {}
     }
     if let Some(verification) = &facts.verification {
-        field(
-            "checks",
-            format!("{:?}", verification.verdict).to_lowercase(),
-        )?;
+        field("checks", verdict(verification.verdict).to_owned())?;
     }
     for tool in &row.pulse.active_tools {
         let since = text::moment(tool.since);
@@ -389,7 +412,7 @@ fn cost(entry: &Entry) -> String {
     )
 }
 
-fn print_waits(entry: &Entry, out: &mut Output) -> anyhow::Result<()> {
+async fn print_waits(store: &dyn RunStore, entry: &Entry, out: &mut Output) -> anyhow::Result<()> {
     if entry.row.facts.waits.is_empty() {
         return Ok(());
     }
@@ -397,22 +420,17 @@ fn print_waits(entry: &Entry, out: &mut Output) -> anyhow::Result<()> {
     out.line(out.paint(Paint::Strong, "Waits for"))?;
     for open in &entry.row.facts.waits {
         let wait = &open.wait;
-        let what = wait
-            .prompt
-            .as_deref()
-            .or(wait.name.as_deref())
-            .map(text::one_line);
-        let tool = wait.tool.as_deref().map(|tool| {
-            let arguments = wait
-                .arguments
-                .as_ref()
-                .map(text::preview)
-                .unwrap_or_default();
-            format!(" {} {arguments}", text::one_line(tool))
-        });
+        let what = wait.prompt.as_deref().or(wait.name.as_deref());
+        let call = outcome::asked(store, open).await?;
+        let what = match (&wait.tool, call.is_empty()) {
+            (Some(tool), false) => text::one_line(tool),
+            _ => what.map(text::one_line).unwrap_or_default(),
+        };
         let kind = out.paint(Paint::Waits, wait.kind.as_str());
-        let (what, tool) = (what.unwrap_or_default(), tool.unwrap_or_default());
-        out.line(format!("  {} {kind}  {what}{tool}", wait.wait).trim_end())?;
+        out.line(format!("  {} {kind}  {what}", wait.wait).trim_end())?;
+        for line in call.iter().skip(1) {
+            out.line(format!("     {line}").trim_end())?;
+        }
         out.line(format!("     since {}", text::moment(open.since)))?;
         if let Some(deadline) = wait.deadline {
             let then = match wait.on_deadline {

@@ -4,6 +4,8 @@ use logreel::core::event::{Cause, ClaimReason, Resolution, Spend, WaitOutcome};
 use logreel::core::{DecodeError, Record};
 use logreel::{Body, Timestamp};
 
+use crate::plain::verdict;
+use crate::said;
 use crate::text::{bytes, duration, moment, one_line, preview};
 
 /// What the event says beyond its kind.
@@ -111,7 +113,7 @@ fn of_body(body: &Body, at: Timestamp) -> String {
                 "{} {} {}",
                 answered.call,
                 spend(&answered.spent),
-                preview(&answered.message)
+                said::with_calls(said::message(&answered.message))
             )
         }
         Body::ModelFailed(failed) => format!("{}: {}", failed.call, cause(&failed.error)),
@@ -119,11 +121,11 @@ fn of_body(body: &Body, at: Timestamp) -> String {
             "{} {} {}{}",
             called.call,
             one_line(&called.name),
-            preview(&called.arguments),
+            said::about(&called.name, &called.arguments),
             write(called.effect)
         ),
         Body::ToolReturned(returned) => {
-            format!("{} → {}", returned.call, preview(&returned.output))
+            format!("{} → {}", returned.call, said::result(&returned.output))
         }
         Body::ToolFailed(failed) => format!("{}: {}", failed.call, cause(&failed.error)),
         Body::ToolInDoubt(doubt) => format!("{}: {}", doubt.call, one_line(&doubt.reason)),
@@ -149,11 +151,12 @@ fn of_body(body: &Body, at: Timestamp) -> String {
         Body::CheckpointRestored(restored) => one_line(&restored.checkpoint),
         Body::CheckpointDeleted(deleted) => one_line(&deleted.checkpoint),
         Body::WaitStarted(wait) => {
-            let what = wait
-                .prompt
-                .as_deref()
-                .or(wait.name.as_deref())
-                .map(one_line);
+            let call = wait.tool.as_deref().map(|tool| {
+                let about = wait.arguments.as_ref().map(|it| said::about(tool, it));
+                format!("{} {}", one_line(tool), about.unwrap_or_default())
+            });
+            let what = wait.prompt.as_deref().or(wait.name.as_deref());
+            let what = call.or_else(|| what.map(one_line));
             let until = wait.deadline.map(|at| format!(" until {}", moment(at)));
             let (what, until) = (what.unwrap_or_default(), until.unwrap_or_default());
             format!("{} {}{until} {what}", wait.wait, wait.kind)
@@ -202,10 +205,9 @@ fn of_body(body: &Body, at: Timestamp) -> String {
         Body::SpecChanged(changed) => changed.spec_digest.to_string(),
         Body::VerificationFinished(verification) => {
             let checks = verification.checks.iter();
-            let checks =
-                checks.map(|check| format!("{}={:?}", one_line(&check.name), check.verdict));
-            let all = checks.collect::<Vec<_>>().join(" ");
-            format!("{:?} {all}", verification.verdict).to_lowercase()
+            let checks = checks.map(|it| format!("{} {}", one_line(&it.name), verdict(it.verdict)));
+            let all = checks.collect::<Vec<_>>().join(", ");
+            format!("{}: {all}", verdict(verification.verdict))
         }
         Body::OutputWritten(written) => {
             let text = written
@@ -232,6 +234,7 @@ pub fn cause(cause: &Cause) -> String {
         .unwrap_or_default();
     let kind = match cause.kind.as_str() {
         "error" => String::new(),
+        kind if cause.message.starts_with(&format!("{kind}: ")) => String::new(),
         kind => format!("{}: ", one_line(kind)),
     };
     format!("{kind}{}{step}", one_line(&cause.message))
@@ -252,7 +255,7 @@ fn write(effect: logreel::core::event::Effect) -> &'static str {
     }
 }
 
-fn resolution(resolution: &Resolution) -> String {
+pub fn resolution(resolution: &Resolution) -> String {
     match resolution {
         Resolution::Returned(output) => format!("it happened → {}", preview(output)),
         Resolution::Failed(message) => format!("it failed: {}", one_line(message)),

@@ -28,6 +28,18 @@ pub fn one_line(text: &str) -> String {
     line.trim().to_owned()
 }
 
+/// A line as it is, but for what a terminal would obey and what would hide or turn around what follows:
+/// for who must decide about it.
+pub fn visible(line: &str) -> String {
+    let hides = |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
+    let shown = line.chars().map(|c| match c {
+        '\t' => ' ',
+        c if c.is_control() || hides(c) => '\u{fffd}',
+        c => c,
+    });
+    shown.collect()
+}
+
 /// What a command last printed on a line: without colours, and after the last carriage return, which
 /// is where a progress bar is.
 pub fn printed(line: &str) -> String {
@@ -198,6 +210,20 @@ pub fn default_effect() -> String {
     format!("{} (default)", Effect::Idempotent.as_str())
 }
 
+/// A count at a glance: `950`, `12.4k`, `3.1M`.
+pub fn thousands(n: u64) -> String {
+    match n {
+        0..1_000 => n.to_string(),
+        1_000..999_950 => format!("{:.1}k", n as f64 / 1e3),
+        _ => format!("{:.1}M", n as f64 / 1e6),
+    }
+}
+
+/// Dollars, with as many digits as small sums need.
+pub fn dollars(micros: u64) -> String {
+    format!("${:.4}", micros as f64 / 1e6)
+}
+
 /// `1 event`, `2 events`.
 pub fn count(n: u64, what: &str) -> String {
     if n == 1 {
@@ -244,9 +270,66 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// The text in rows of at most `width` columns, broken between words where there are some. Each line of
+/// it begins a row.
+pub fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut rows = Vec::new();
+    for line in text.lines() {
+        let mut row = String::new();
+        for word in visible(line).split_whitespace() {
+            let mut word = word;
+            let gap = usize::from(!row.is_empty());
+            if row.width() + gap + word.width() > width && !row.is_empty() {
+                rows.push(std::mem::take(&mut row));
+            }
+            // A word that is longer than a row is cut.
+            while word.width() > width {
+                let (head, tail) = split(word, width);
+                if head.is_empty() {
+                    return rows;
+                }
+                rows.push(head.to_owned());
+                word = tail;
+            }
+            if !row.is_empty() {
+                row.push(' ');
+            }
+            row.push_str(word);
+        }
+        if !row.is_empty() {
+            rows.push(row);
+        }
+    }
+    rows
+}
+
+/// The part of a word that fits, and the rest.
+fn split(word: &str, width: usize) -> (&str, &str) {
+    let mut columns = 0;
+    for (at, c) in word.char_indices() {
+        columns += c.width().unwrap_or(0);
+        if columns > width {
+            return word.split_at(at);
+        }
+    }
+    (word, "")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn text_is_broken_between_words() {
+        assert_eq!(wrapped("ab cd ef\n\ng", 5), ["ab cd", "ef", "g"]);
+        assert_eq!(wrapped("abcdefgh i", 3), ["abc", "def", "gh", "i"]);
+        assert_eq!(wrapped("日本語", 4), ["日本", "語"]);
+        assert!(wrapped("日", 1).is_empty());
+        assert_eq!(
+            [999, 1_000, 12_449, 999_950].map(thousands),
+            ["999", "1.0k", "12.4k", "1.0M"]
+        );
+    }
 
     #[test]
     fn spans_are_read_and_written() {

@@ -1,19 +1,19 @@
 //! What a person or a program sees of a run while it goes on: a live view on a terminal, plain lines
 //! elsewhere, events under `--json`, nothing under `-q`.
 
-use std::collections::HashMap;
 use std::io::IsTerminal as _;
 
-use logreel::core::event::WaitKind;
+use logreel::core::event::RunKind;
 use logreel::core::{Record, RunKey};
 use logreel::store::SystemEnv;
 use logreel::view::EventView;
-use logreel::{Body, Entry, Env as _, Event, RunId, Seq, StepId, Timestamp};
+use logreel::{Entry, Env as _, Event, LiveText, RunId, Seq, StepId};
 use unicode_width::UnicodeWidthStr as _;
 
 use crate::live::{Model, render, terminal};
 use crate::outcome::{self, Line};
 use crate::output::{self, Output, Paint};
+use crate::plain::Plain;
 use crate::text;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,8 +32,7 @@ pub struct View {
     model: Model,
     /// What came before is folded, and told to nobody.
     from: Seq,
-    /// When the steps under way were announced.
-    began: HashMap<StepId, Timestamp>,
+    plain: Plain,
 }
 
 impl View {
@@ -53,7 +52,7 @@ impl View {
             key,
             model: Model::new(run),
             from,
-            began: HashMap::new(),
+            plain: Plain::default(),
         }
     }
 
@@ -71,6 +70,7 @@ impl View {
         out: &mut Output,
     ) -> anyhow::Result<Option<RunId>> {
         let child = self.model.apply(run, event);
+        let line = (run == self.run).then(|| self.plain.line(event)).flatten();
         if run == self.run && record.seq >= self.from {
             if out.json {
                 let event = EventView::of(run, record, self.key.as_ref());
@@ -78,7 +78,7 @@ impl View {
                 out.flush()?;
             }
             if self.mode == Mode::Plain
-                && let Some(line) = self.progress(event)
+                && let Some(line) = line
             {
                 out.note(format!("{} {line}", run.short()));
             }
@@ -88,6 +88,18 @@ impl View {
 
     pub fn printed(&mut self, run: RunId, step: &StepId, line: &str) {
         self.model.printed(run, step, line);
+    }
+
+    /// A piece of a model's answer came in.
+    pub fn spoke(&mut self, text: &LiveText) {
+        self.model.spoke(text, SystemEnv.now());
+    }
+
+    /// What a model said last, in rows that fit: who is asked about a call wants to know why.
+    pub fn last_words(&self) -> Vec<String> {
+        let width = terminal::size().map_or(80, |size| size.width.saturating_sub(1));
+        let speech = self.model.speech.as_ref();
+        speech.map_or_else(Vec::new, |it| text::wrapped(&it.words, width))
     }
 
     /// Draws what there is, on a terminal.
@@ -123,13 +135,16 @@ impl View {
             }
         };
         let (name, short) = (text::one_line(&facts.agent), entry.row.run.short());
-        let summary = format!("{short} {name} {how} ({took})");
+        let work = work(entry, &self.model);
+        let summary = match facts.kind {
+            RunKind::Agent => format!("{short} {name} {how} ({took}, {work})"),
+            _ => format!("{short} {name} {how} ({took})"),
+        };
         match self.mode {
             Mode::Quiet => {}
             Mode::Plain => out.note(summary),
             Mode::Live => {
-                let steps = text::count(self.model.steps_over() as u64, "step");
-                let longer = format!("{short} {name} {how} ({took}, {steps})");
+                let longer = format!("{short} {name} {how} ({took}, {work})");
                 let room = terminal::size().map_or(0, |size| size.width.saturating_sub(3));
                 let summary = match longer.width() <= room {
                     true => longer,
@@ -143,80 +158,19 @@ impl View {
             }
         }
     }
-
-    /// A line for what a person waits for: steps and waits.
-    fn progress(&mut self, event: &Event) -> Option<String> {
-        if let Body::StepStarted(started) = &event.body {
-            self.began.insert(started.step.clone(), event.at);
-        }
-        Some(match &event.body {
-            Body::RunStarted(started) => format!("{} started", text::one_line(&started.agent)),
-            Body::StepStarted(it) if it.attempt > 1 => {
-                format!("{} started, attempt {}", shown(&it.step), it.attempt)
-            }
-            Body::StepStarted(it) => format!("{} started", shown(&it.step)),
-            Body::StepFinished(it) => {
-                let began = it.started_at.or_else(|| self.began.remove(&it.step));
-                let took = began.map(|began| event.at.since(began));
-                let took = took.map(|took| format!(" in {}", text::duration(took)));
-                format!("{} finished{}", shown(&it.step), took.unwrap_or_default())
-            }
-            Body::StepFailed(it) => {
-                format!(
-                    "{} failed: {}",
-                    shown(&it.step),
-                    text::one_line(&it.error.message)
-                )
-            }
-            Body::StepRetrying(it) => {
-                let delay = text::duration(std::time::Duration::from_millis(it.delay_ms));
-                format!("{} is tried again in {delay}", shown(&it.step))
-            }
-            Body::StepSkipped(it) => format!(
-                "{} skipped: {}",
-                shown(&it.step),
-                text::one_line(&it.reason)
-            ),
-            Body::StepInDoubt(it) => {
-                format!(
-                    "{} is in doubt: {}",
-                    shown(&it.step),
-                    text::one_line(&it.reason)
-                )
-            }
-            Body::WaitStarted(wait) => match wait.kind {
-                WaitKind::Approval | WaitKind::Signal | WaitKind::Timer => {
-                    let what = wait.prompt.as_deref().or(wait.name.as_deref());
-                    let until = wait
-                        .deadline
-                        .map(|at| format!("until {}", text::moment(at)));
-                    let what = what.map(text::one_line).or(until).unwrap_or_default();
-                    let step = wait.step.as_ref().map(|step| format!("{} ", shown(step)));
-                    format!(
-                        "{}waits for {}: {what}",
-                        step.unwrap_or_default(),
-                        wait.kind
-                    )
-                }
-                WaitKind::Paused => "paused".to_owned(),
-                WaitKind::Budget => {
-                    let step = wait.step.as_ref().map(|step| format!("{} ", shown(step)));
-                    let used = wait.prompt.as_deref().or(wait.name.as_deref());
-                    let used = used.map(text::one_line).unwrap_or_default();
-                    format!("{}waits for budget: {used}", step.unwrap_or_default())
-                }
-                WaitKind::CrashLoop => "waits: its drivers keep dying".to_owned(),
-                // The step's own line says it.
-                WaitKind::Retry | WaitKind::Child | WaitKind::InDoubt => return None,
-            },
-            Body::ChildStarted(it) => {
-                format!("{} started as {}", shown(&it.step), it.child.short())
-            }
-            _ => return None,
-        })
-    }
 }
 
-fn shown(step: &StepId) -> String {
-    text::one_line(&step.to_string())
+/// What was done, in figures: an agent's calls and what they cost, or the steps.
+fn work(entry: &Entry, model: &Model) -> String {
+    if entry.row.facts.kind != RunKind::Agent {
+        return text::count(model.steps_over() as u64, "step");
+    }
+    let usage = &entry.row.pulse.usage;
+    let tokens = usage.spent.input_tokens + usage.spent.output_tokens;
+    let calls = text::count(usage.tool_calls, "tool call");
+    let mut work = format!("{calls}, {} tokens", text::thousands(tokens));
+    if let Some(cost) = usage.usd_micros().filter(|cost| *cost > 0) {
+        work.push_str(&format!(", {}", text::dollars(cost)));
+    }
+    work
 }

@@ -65,7 +65,7 @@ impl OnTerminal {
         let name = rustix::pty::ptsname(&ours, Vec::new()).unwrap();
         let name = name.into_string().unwrap();
         let size = Winsize {
-            ws_row: 20,
+            ws_row: 24,
             ws_col: width,
             ws_xpixel: 0,
             ws_ypixel: 0,
@@ -139,7 +139,10 @@ fn the_view_shows_what_runs_and_leaves_a_summary() {
         // The store is there: its note is not part of this.
         assert_eq!(project.run(&["init", "-q"]).code, 0);
         let mut run = OnTerminal::start(&project, &["run", "w.toml"], width);
-        run.until(|text| text.contains("日本") && text.contains("1/3") && text.contains("✓ first"));
+        run.until(|text| {
+            let begun = text.contains("日本") && !text.contains("· 翻訳");
+            begun && text.contains("1/3") && text.contains("✓ first")
+        });
         assert!(run.screen.cursor_hidden);
         check(name, &run.screen.text());
         project.write("open", "");
@@ -199,4 +202,79 @@ fn a_person_at_the_terminal_is_asked() {
         log.contains("\"reason\":\"looks good\"") && log.contains("\"by\":\"ada\""),
         "{log}"
     );
+}
+
+const AGENT: &str = r#"
+name = "fixer"
+model = "scripted/answers.jsonl"
+tools = ["fs.read", "fs.edit", "gate", "researcher"]
+plan = true
+[policy]
+ask = ["fs.edit"]
+allow = ["gate"]
+[tool.gate]
+description = "Wait until the gate is open"
+run = "until [ -e open ]; do sleep 0.05; done; echo opened"
+[agents.researcher]
+spec = "researcher.toml"
+[[verify]]
+name = "mended"
+run = "grep good notes.txt"
+"#;
+
+const AGENT_ANSWERS: &str = r#"
+{"text": "1. Look at \u001b[2J the notes.\n2. Mend them.", "usage": {"input_tokens": 900, "output_tokens": 50}}
+{"text": "I look at them, and wait.", "tool_calls": [{"id": "look", "name": "fs.read", "arguments": {"path": "notes.txt"}}, {"id": "wait", "name": "gate", "arguments": {"why": "a long reason that does not fit the eighty columns of a terminal of the usual width"}}], "usage": {"input_tokens": 1000, "output_tokens": 60}}
+{"text": "The words come in one after the other, until there are so many of them that they need another row. Then I ask.", "chunks": ["The words come in one after the other, until there are so many of them that they need another ", "row. Then I ask."], "delay_ms": 3000, "tool_calls": [{"id": "ask", "name": "researcher", "arguments": {"input": "what is it?"}}], "usage": {"input_tokens": 1100, "output_tokens": 70}}
+{"text": "It must be good.", "tool_calls": [{"id": "mend", "name": "fs.edit", "arguments": {"path": "notes.txt", "old": "bad", "new": "good"}}], "usage": {"input_tokens": 1200, "output_tokens": 80}}
+{"text": "It is good now.", "usage": {"input_tokens": 1300, "output_tokens": 90}}
+"#;
+
+const RESEARCHER: &str = r#"
+name = "researcher"
+description = "Looks things up"
+model = "scripted/found.jsonl"
+tools = ["door"]
+policy = { allow = ["door"] }
+[tool.door]
+description = "Wait until the door is open"
+run = "until [ -e door ]; do sleep 0.05; done; echo opened"
+effect = "read"
+"#;
+
+const FOUND: &str = r#"
+{"text": "I knock.", "tool_calls": [{"id": "knock", "name": "door", "arguments": {}}], "usage": {"input_tokens": 100, "output_tokens": 10}}
+{"text": "good", "usage": {"input_tokens": 120, "output_tokens": 2}}
+"#;
+
+#[test]
+fn the_view_of_an_agent_shows_its_tools_its_words_and_whom_it_calls() {
+    let project = Project::new(AGENT);
+    project.write("answers.jsonl", AGENT_ANSWERS.trim_start());
+    project.write("researcher.toml", RESEARCHER);
+    project.write("found.jsonl", FOUND.trim_start());
+    project.write("notes.txt", "this is bad\n");
+    assert_eq!(project.run(&["init", "-q"]).code, 0);
+    let mut run = OnTerminal::start(&project, &["run", "w.toml", "mend it"], 80);
+    run.until(|text| text.contains("gate ") && text.contains("✓ fs.read"));
+    assert!(run.screen.cursor_hidden);
+    check("agent_tool", &run.screen.text());
+    project.write("open", "");
+    run.until(|text| text.contains("The words come in one") && text.contains("need another"));
+    check("agent_words", &run.screen.text());
+    run.until(|text| text.contains("  door ") && text.contains("I knock."));
+    check("agent_child", &run.screen.text());
+    project.write("door", "");
+    run.until(|text| text.contains("Allow it? [y/n"));
+    assert!(!run.screen.cursor_hidden);
+    check("agent_asks", &run.screen.text());
+    run.say("y\n");
+    let (code, screen, raw) = run.end();
+    check("agent_end", &screen.text());
+    assert_eq!(
+        (code, project.read("out").as_str()),
+        (0, "It is good now.\n")
+    );
+    assert!(!screen.cursor_hidden && !raw.contains("\x1b[2J"), "{raw:?}");
+    assert_eq!(project.read("notes.txt"), "this is good\n");
 }

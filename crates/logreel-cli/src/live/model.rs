@@ -1,5 +1,7 @@
-//! What a run is doing, a line for each step: folded from its events, those of its children, and
-//! what its commands print.
+//! What a run is doing, a line for each step and each call of a tool: folded from its events, those of
+//! its children, and what its commands print and its models say.
+
+mod agent;
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -9,6 +11,7 @@ use logreel::core::event::{Resolution, WaitKind, WaitOutcome};
 use logreel::{Body, Event, RunId, StepId, Timestamp};
 use serde_json::Value;
 
+pub use self::agent::{Agent, Speech};
 use crate::text;
 
 /// How a step stands.
@@ -35,10 +38,12 @@ impl Mark {
     }
 }
 
-/// A step, or all items of a mapped one.
+/// A step, all items of a mapped one, or a call of a tool.
 #[derive(Debug, Clone)]
 pub struct Line {
     run: RunId,
+    /// What finds it among those of its run.
+    key: String,
     pub id: String,
     pub depth: usize,
     pub mark: Mark,
@@ -52,6 +57,26 @@ pub struct Line {
 }
 
 impl Line {
+    fn pending(run: RunId, id: &str, depth: usize) -> Self {
+        Self {
+            run,
+            key: id.to_owned(),
+            id: id.to_owned(),
+            depth,
+            mark: Mark::Pending,
+            since: None,
+            took: None,
+            note: String::new(),
+            effect: None,
+            items: None,
+        }
+    }
+
+    /// Whether it is a call of a tool.
+    pub fn is_call(&self) -> bool {
+        self.key != self.id
+    }
+
     /// As if it had not begun; items that are over stay so.
     fn fresh(&self) -> Self {
         Self {
@@ -110,8 +135,12 @@ pub struct Model {
     /// Why everything stands still: paused, or its drivers keep dying.
     pub stopped: Option<&'static str>,
     pub lines: Vec<Line>,
-    /// Child runs that are shown, with the place of their step: run and id.
+    /// Child runs that are shown, with the place of their step: run and key.
     children: HashMap<RunId, (RunId, String)>,
+    /// The runs among them that are an agent's.
+    agents: HashMap<RunId, Agent>,
+    /// What a model said last, or says.
+    pub speech: Option<Speech>,
 }
 
 impl Model {
@@ -123,14 +152,25 @@ impl Model {
             stopped: None,
             lines: Vec::new(),
             children: HashMap::new(),
+            agents: HashMap::new(),
+            speech: None,
         }
+    }
+
+    /// Where the run is, when it is an agent's.
+    pub fn agent(&self) -> Option<&Agent> {
+        self.agents.get(&self.run)
     }
 
     /// Takes an event in. Gives the child that is worth following too, when it starts one.
     pub fn apply(&mut self, run: RunId, event: &Event) -> Option<RunId> {
         let at = event.at;
+        if let Some(applied) = self.apply_of_agent(run, event) {
+            return applied;
+        }
         match &event.body {
             Body::RunStarted(started) => {
+                self.know_agent(run, started);
                 if run == self.run {
                     self.name = text::one_line(&started.agent);
                     self.began = Some(at);
@@ -230,9 +270,9 @@ impl Model {
                 let place = self.place(run, &child.step)?;
                 // The children of a mapped step are one line: its count.
                 if self.lines[place].items.is_none() {
-                    let id = self.lines[place].id.clone();
-                    self.forget_children(run, Some(&id));
-                    self.children.insert(child.child, (run, id));
+                    let key = self.lines[place].key.clone();
+                    self.forget_children(run, Some(&key));
+                    self.children.insert(child.child, (run, key));
                     return Some(child.child);
                 }
             }
@@ -261,16 +301,8 @@ impl Model {
         let Some(steps) = spec.get("step").and_then(Value::as_array) else {
             return;
         };
-        let (mut place, depth) = match self.children.get(&run) {
-            None if run == self.run => (self.lines.len(), 0),
-            None => return,
-            Some((parent, id)) => {
-                let of = |line: &Line| line.run == *parent && line.id == *id;
-                match self.lines.iter().position(of) {
-                    Some(place) => (place + 1, self.lines[place].depth + 1),
-                    None => return,
-                }
-            }
+        let Some((mut place, depth)) = self.bottom(run) else {
+            return;
         };
         for step in steps {
             let Some(id) = step.get("id").and_then(Value::as_str) else {
@@ -282,19 +314,27 @@ impl Model {
                 ..Items::default()
             });
             let line = Line {
-                run,
-                id: text::one_line(id),
-                depth,
-                mark: Mark::Pending,
-                since: None,
-                took: None,
-                note: String::new(),
                 effect: effect_of(step),
                 items,
+                ..Line::pending(run, &text::one_line(id), depth)
             };
             self.lines.insert(place, line);
             place += 1;
         }
+    }
+
+    /// Where the next line of a run goes, and how deep; `None` for a run that is not shown.
+    fn bottom(&self, run: RunId) -> Option<(usize, usize)> {
+        if run == self.run {
+            return Some((self.lines.len(), 0));
+        }
+        let (parent, key) = self.children.get(&run)?;
+        let of = |line: &Line| line.run == *parent && line.key == *key;
+        let place = self.lines.iter().position(of)?;
+        let depth = self.lines[place].depth;
+        let below = self.lines[place + 1..].iter();
+        let below = below.take_while(|line| line.depth > depth).count();
+        Some((place + 1 + below, depth + 1))
     }
 
     /// A run that goes on with what another finished: the rest is to come again.
@@ -311,7 +351,7 @@ impl Model {
         }
         for step in forgotten {
             let (id, key) = base_and_key(step);
-            let Some(line) = self.lines.iter_mut().find(|line| line.id == id) else {
+            let Some(line) = self.lines.iter_mut().find(|line| line.key == id) else {
                 continue;
             };
             if let (Some(items), Some(key)) = (&mut line.items, key) {
@@ -323,12 +363,13 @@ impl Model {
 
     /// Takes away the steps of the children of a step, or of every step, of a run.
     fn forget_children(&mut self, parent: RunId, step: Option<&str>) {
-        let is_meant = |of: &(RunId, String)| of.0 == parent && step.is_none_or(|id| of.1 == id);
+        let is_meant = |of: &(RunId, String)| of.0 == parent && step.is_none_or(|it| of.1 == it);
         let gone = self.children.extract_if(|_, of| is_meant(of));
         let gone: Vec<RunId> = gone.map(|(child, _)| child).collect();
         for child in gone {
             self.forget_children(child, None);
             self.lines.retain(|line| line.run != child);
+            self.agents.remove(&child);
         }
     }
 
@@ -363,24 +404,14 @@ impl Model {
         let found = self
             .lines
             .iter()
-            .position(|line| line.run == run && line.id == id);
+            .position(|line| line.run == run && line.key == id);
         if found.is_some() {
             return found;
         }
         if run != self.run || step.to_string().contains('/') {
             return None;
         }
-        self.lines.push(Line {
-            run,
-            id,
-            depth: 0,
-            mark: Mark::Pending,
-            since: None,
-            took: None,
-            note: String::new(),
-            effect: None,
-            items: None,
-        });
+        self.lines.push(Line::pending(run, &id, 0));
         Some(self.lines.len() - 1)
     }
 

@@ -3,7 +3,7 @@
 use logreel::Timestamp;
 use unicode_width::UnicodeWidthStr as _;
 
-use super::model::{Line, Mark, Model};
+use super::model::{Agent, Line, Mark, Model};
 use crate::output::Paint;
 use crate::text;
 
@@ -16,6 +16,8 @@ pub struct Size {
 
 const SPINNER: [&str; 8] = ["⠋", "⠙", "⠸", "⠴", "⠦", "⠧", "⠇", "⠏"];
 const SPINNER_MS: u128 = 120;
+/// So much of what a model says is shown.
+const SPEECH_ROWS: usize = 6;
 /// Below this there is room for nothing.
 const WIDTH_MIN: usize = 4;
 
@@ -31,7 +33,12 @@ pub fn render(model: &Model, now: Timestamp, size: Size, colour: bool) -> Vec<St
     let brush = Brush { colour };
     let mut lines = vec![header(model, now, width, brush)];
     let room = rows.saturating_sub(1);
-    let shown = select(&model.lines, room);
+    let speech = speech(model, now, width, room, brush);
+    let room = room - speech.len();
+    let shown = match model.agent() {
+        Some(_) => last(&model.lines, room),
+        None => select(&model.lines, room),
+    };
     let steps = || {
         shown.iter().filter_map(|row| match row {
             Row::Step(line) => Some(*line),
@@ -57,6 +64,38 @@ pub fn render(model: &Model, now: Timestamp, size: Size, colour: bool) -> Vec<St
             }
         });
     }
+    lines.extend(speech);
+    lines
+}
+
+/// What the model says: the end of it, below everything else.
+fn speech(model: &Model, now: Timestamp, width: usize, room: usize, brush: Brush) -> Vec<String> {
+    let Some(speech) = &model.speech else {
+        return Vec::new();
+    };
+    let mut lines = Vec::new();
+    if speech.is_open {
+        let waited = now.since(speech.since);
+        let does = match (speech.words.is_empty(), speech.thinks) {
+            (_, true) => "thinks",
+            (true, false) => "is asked",
+            (false, false) => "answers",
+        };
+        let who = speech.agent.as_deref().unwrap_or("the model");
+        let text = format!("{who} {does}  {}", text::duration(waited));
+        let text = text::fit(&text, width.saturating_sub(2));
+        let sign = sign(Mark::Running, Some(waited.as_millis()), brush);
+        lines.push(format!("{sign} {}", brush.paint(Paint::Dim, &text)));
+    }
+    let rows = text::wrapped(&speech.words, width.saturating_sub(2));
+    let left_out = rows.len().saturating_sub(SPEECH_ROWS);
+    lines.extend(rows[left_out..].iter().map(|row| format!("  {row}")));
+    // Half of the view is for what is done.
+    let over = lines.len().saturating_sub(room / 2);
+    let from = usize::from(speech.is_open).min(lines.len());
+    let to = (from + over).min(lines.len());
+    lines.drain(from..to);
+    lines.truncate(room / 2);
     lines
 }
 
@@ -83,13 +122,28 @@ fn header(model: &Model, now: Timestamp, width: usize, brush: Brush) -> String {
         .stopped
         .map(|why| format!("  {why}"))
         .unwrap_or_default();
-    let rest = format!("  {short}  {took}{stopped}");
+    let at = model.agent().map(whereabouts).unwrap_or_default();
+    let rest = format!("  {short}  {took}{at}{stopped}");
     let name = text::fit(&model.name, width.saturating_sub(rest.width()));
     let line = format!("{}{rest}", brush.paint(Paint::Strong, &name));
     if name.width() + rest.width() > width {
         return text::fit(&format!("{name}{rest}"), width);
     }
     line
+}
+
+/// Where an agent is, and what it used.
+fn whereabouts(agent: &Agent) -> String {
+    let mut all = String::new();
+    let phase = agent.phase.map(str::to_owned);
+    let turn = (agent.turn > 0).then(|| format!("turn {}", agent.turn));
+    let tokens = (agent.tokens > 0).then(|| format!("{} tokens", text::thousands(agent.tokens)));
+    let cost = agent.usd_micros.filter(|cost| *cost > 0).map(text::dollars);
+    for part in [phase, turn, tokens, cost].into_iter().flatten() {
+        all.push_str("  ");
+        all.push_str(&part);
+    }
+    all
 }
 
 /// How wide what is.
@@ -139,10 +193,12 @@ fn step(line: &Line, now: Timestamp, columns: &Columns, brush: Brush) -> String 
     }
     let head = format!("{sign} {id}{id_blanks}{figures}");
     let note = match (line.mark, &line.effect) {
-        (Mark::Pending | Mark::Running, Some(effect)) if line.note.is_empty() => effect,
-        _ => &line.note,
+        (Mark::Pending | Mark::Running, Some(effect)) if line.note.is_empty() => effect.clone(),
+        // Of a call it matters while it can be interrupted.
+        (Mark::Running, Some(effect)) if line.is_call() => format!("{effect}  {}", line.note),
+        _ => line.note.clone(),
     };
-    let note = text::fit(note, width.saturating_sub(used + 2));
+    let note = text::fit(&note, width.saturating_sub(used + 2));
     if note.is_empty() || note == "…" {
         return head.trim_end().to_owned();
     }
@@ -173,6 +229,18 @@ fn sign(mark: Mark, running_ms: Option<u128>, brush: Brush) -> String {
 enum Row<'m> {
     Step(&'m Line),
     Summary(Mark, String),
+}
+
+/// The last lines that fit, and how many there were before them: an agent's calls follow each other.
+fn last(lines: &[Line], room: usize) -> Vec<Row<'_>> {
+    if lines.len() <= room {
+        return lines.iter().map(Row::Step).collect();
+    }
+    let shown = room.saturating_sub(1);
+    let before = lines.len() - shown;
+    let summary = Row::Summary(Mark::Finished, format!("{before} before"));
+    let shown = lines[before..].iter().map(Row::Step);
+    std::iter::once(summary).chain(shown).take(room).collect()
 }
 
 /// The steps that fit: what is over collapses first, then what is to come, then the rest is cut.
