@@ -79,6 +79,7 @@ async fn as_it_was(store: &dyn RunStore, now: Entry, at: Seq) -> anyhow::Result<
         results: ResultSet::default(),
         driver: None,
         ready_at: None,
+        over_limit: false,
         erased: now.erased,
         read_only: now.read_only,
     })

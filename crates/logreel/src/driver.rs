@@ -486,24 +486,34 @@ impl Inner {
                     answer,
                 } => {
                     let outcome = engine.claim(&run).await;
-                    let claimed = match &outcome {
-                        Ok(ClaimOutcome::Claimed(entry)) => Some(Lease::of(entry)),
+                    let (claimed, in_line) = match &outcome {
+                        Ok(ClaimOutcome::Claimed(entry)) => (Some(Lease::of(entry)), false),
+                        Ok(ClaimOutcome::Limited(_)) => (None, keep_on),
                         Ok(
                             ClaimOutcome::Driven(_)
                             | ClaimOutcome::NotReady(_)
                             | ClaimOutcome::CrashLoop(_),
                         )
-                        | Err(_) => None,
+                        | Err(_) => (None, false),
                     };
-                    if claimed.is_none() {
+                    if claimed.is_none() && !in_line {
                         // Before the answer: whoever hears it may want to drive in another way.
                         engine.no_longer_drives(&run);
                     }
                     if answer.send(outcome).is_err() {
                         tracing::debug!(%run, "whoever asked for the claim is gone");
                     }
-                    let Some(lease) = claimed else { return Ok(()) };
-                    drive_or_wait(&engine, lease, &def, accept_spec_change).await?
+                    let claimed = match claimed {
+                        None if in_line => stand_in_line(&engine, run).await?,
+                        claimed => claimed,
+                    };
+                    match claimed {
+                        Some(lease) => {
+                            drive_or_wait(&engine, lease, &def, accept_spec_change).await?
+                        }
+                        None if in_line => Drove::Lost,
+                        None => return Ok(()),
+                    }
                 }
             };
             match drove {
@@ -528,6 +538,35 @@ async fn drive_or_wait(
             Ok(Drove::Lost)
         }
         other => other,
+    }
+}
+
+/// Waits until the run's limit has a place, and takes it; `None` when the run is not ready any more, or
+/// someone else drives it by then.
+async fn stand_in_line(engine: &Arc<Inner>, run: RunId) -> Result<Option<Lease>, Error> {
+    let mut doorbell = engine.store.watch(&run);
+    loop {
+        tokio::select! {
+            _ = doorbell.rung() => {}
+            () = engine.until_closing() => return Ok(None),
+            () = engine.env.sleep(LOOK_EVERY) => {}
+        }
+        let outcome = match engine.store.entry(&run).await {
+            Ok(entry) if entry.over_limit => continue,
+            Ok(_) => engine.claim(&run).await,
+            Err(error) => Err(error.into()),
+        };
+        match outcome {
+            Ok(ClaimOutcome::Claimed(entry)) => return Ok(Some(Lease::of(&entry))),
+            Ok(ClaimOutcome::Limited(_)) => {}
+            Ok(
+                ClaimOutcome::Driven(_) | ClaimOutcome::NotReady(_) | ClaimOutcome::CrashLoop(_),
+            ) => return Ok(None),
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                tracing::warn!(%run, %error, "the run could not be looked at; trying again");
+            }
+            Err(error) => return Err(error),
+        }
     }
 }
 
@@ -577,9 +616,19 @@ async fn keep_once(
         }
         Some(_) | None => entry.is_worth_a_claim(now),
     };
-    if claimable && let ClaimOutcome::Claimed(entry) = engine.claim(&run).await? {
-        drive_or_wait(engine, Lease::of(&entry), def, false).await?;
-        return Ok(ControlFlow::Continue(Duration::ZERO));
+    if claimable {
+        match engine.claim(&run).await? {
+            ClaimOutcome::Claimed(entry) => {
+                drive_or_wait(engine, Lease::of(&entry), def, false).await?;
+                return Ok(ControlFlow::Continue(Duration::ZERO));
+            }
+            // Someone else got the place.
+            ClaimOutcome::Limited(_) => return Ok(ControlFlow::Continue(LOOK_EVERY)),
+            ClaimOutcome::Driven(_) | ClaimOutcome::NotReady(_) | ClaimOutcome::CrashLoop(_) => {}
+        }
+    } else if entry.is_in_line(now) {
+        // Ready all the time; the doorbell rings for a place.
+        return Ok(ControlFlow::Continue(LOOK_EVERY));
     }
     Ok(ControlFlow::Continue(
         entry.ready_at.map_or(LOOK_EVERY, |at| at.since(now)),
