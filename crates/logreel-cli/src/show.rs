@@ -315,6 +315,9 @@ fn print_head(entry: &Entry, out: &mut Output) -> anyhow::Result<()> {
         }
         None => field("updated", text::moment_and_age(row.updated_at, now))?,
     }
+    if let Some(limit) = text::in_line(entry, now) {
+        field("waits", limit)?;
+    }
     if let Some(driver) = &entry.driver {
         let since = text::moment(driver.since);
         let gone = if driver.alive { "" } else { ", which is gone" };

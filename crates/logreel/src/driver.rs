@@ -229,6 +229,7 @@ async fn watch_over(
             () = engine.env.sleep(LOOK_EVERY) => {
                 look(journal, None).await;
                 engine.cancel_if_forsaken(&journal.run).await;
+                check_place(journal).await;
             }
         }
     }
@@ -238,6 +239,21 @@ async fn look(journal: &Journal, head: Option<Seq>) {
     if let Err(error) = journal.look(head).await {
         // A read that failed is tried again; an append that fails says so itself.
         tracing::warn!(run = %journal.run, %error, "the run's log could not be read");
+    }
+}
+
+/// Whoever takes the place of a driver that was frozen fences it, and leaves no event that says so.
+async fn check_place(journal: &Journal) {
+    if journal.with_state(|state| state.row.facts.limit.is_none()) {
+        return;
+    }
+    match journal.store.entry(&journal.run).await {
+        Ok(entry) if entry.epoch > journal.epoch => {
+            let why = "its lease ran out, and another run has its place";
+            journal.stop(Stop::Lost(why.to_owned()));
+        }
+        Ok(_) => {}
+        Err(error) => tracing::warn!(run = %journal.run, %error, "the run could not be looked at"),
     }
 }
 
