@@ -263,7 +263,7 @@ mod tests {
         let of_server = environment().of_server(&spec, &spec.mcp["one"]).unwrap();
         assert_eq!(of_server.len(), 6);
         let needed: Vec<String> = spec.variables().into_iter().collect();
-        assert_eq!(needed, ["EXTRA", "HEADER", "HOST", "SECRET"]);
+        assert_eq!(needed, ["EXTRA", "HEADER", "HOST", "MODEL_KEY", "SECRET"]);
         let lacks = environment().lacks(&spec).unwrap();
         assert_eq!(lacks, EnvironmentError::Missing("HEADER".to_owned()));
         let secrets = environment().secrets(&spec);

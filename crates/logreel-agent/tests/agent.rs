@@ -309,7 +309,8 @@ async fn what_a_person_says_is_taken_at_the_next_turn_once() {
     let engine = engine(agents([send])).await;
     let run = start(&engine, &spec, "go").await;
     until_waiting(&engine, &run).await;
-    let say = || engine.say(&run.id(), "and hurry", None, Some("r1"));
+    let id = run.id();
+    let say = || engine.say(&id, "and hurry", None, Some("r1"));
     let receipt = say().await.unwrap();
     assert_eq!(say().await.unwrap(), receipt, "the same request");
     engine.answer(&run.id(), Answer::approve()).await.unwrap();
@@ -340,8 +341,8 @@ async fn checks_that_fail_feed_back_for_their_rounds_and_then_fail_the_run() {
     };
     let in_folder = async |spec: AgentSpec| {
         let agent = engine.agent(&spec.to_json()).unwrap();
-        let run = agent.start(&"go").dir(folder.path().to_str().unwrap());
-        run.await.unwrap()
+        let folder = folder.path().to_str().unwrap();
+        agent.start("go").dir(folder).await.unwrap()
     };
     let never = checked(&[
         json!({"text": "done"}),

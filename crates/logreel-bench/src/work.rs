@@ -64,6 +64,7 @@ pub fn started(agent: &str) -> RunStarted {
         key: None,
         kind: RunKind::Task,
         labels: BTreeMap::new(),
+        limit: None,
         parent: None,
         provenance: Provenance::default(),
         session: None,

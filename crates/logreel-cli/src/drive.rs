@@ -20,6 +20,7 @@ use crate::settle::{self, WAITS};
 use crate::signals::{INTERRUPTED, Signals, Stop};
 use crate::spec::Spec;
 use crate::store::Acting;
+use crate::text;
 use crate::view::View;
 use crate::whose::{self, Whose};
 
@@ -91,6 +92,10 @@ async fn follow(
 ) -> anyhow::Result<u8> {
     let run = followed.run;
     let key = acting.store.key(&run).await?;
+    let entry = acting.store.entry(&run).await?;
+    if let Some(limit) = text::in_line(&entry, SystemEnv.now()) {
+        out.note(format!("{} waits: {limit}", run.short()));
+    }
     let mut view = View::new(run, key, followed.from, out);
     let mut feed = Feed::new(acting.engine.clone(), run);
     let mut lines = acting.engine.live();

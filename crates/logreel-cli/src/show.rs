@@ -81,6 +81,7 @@ async fn as_it_was(store: &dyn RunStore, now: Entry, at: Seq) -> anyhow::Result<
         results: ResultSet::default(),
         driver: None,
         ready_at: None,
+        over_limit: false,
         erased: now.erased,
         read_only: now.read_only,
     })
@@ -339,6 +340,9 @@ fn print_head(entry: &Entry, out: &mut Output) -> anyhow::Result<()> {
             )?;
         }
         None => field("updated", text::moment_and_age(row.updated_at, now))?,
+    }
+    if let Some(limit) = text::in_line(entry, now) {
+        field("waits", limit)?;
     }
     if let Some(driver) = &entry.driver {
         let since = text::moment(driver.since);

@@ -105,6 +105,17 @@ pub fn waits(row: &Row) -> String {
     kinds.join("+")
 }
 
+/// What keeps a ready run from being driven, when that is its limit.
+pub fn in_line(entry: &Entry, now: Timestamp) -> Option<String> {
+    let limit = entry.row.facts.limit.as_ref();
+    let limit = limit.filter(|_| entry.is_in_line(now))?;
+    Some(format!(
+        "limit {} ({} at a time)",
+        one_line(&limit.key),
+        limit.max
+    ))
+}
+
 /// What went in and what came out.
 pub fn in_and_out(row: &Row, width: usize) -> String {
     let input = match row.facts.input.is_null() {

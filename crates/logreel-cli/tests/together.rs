@@ -265,3 +265,53 @@ fn a_signal_that_nobody_awaits_is_only_kept() {
         awaited.err
     );
 }
+
+/// Whoever starts a run that its limit has no place for waits in line with it, and says so.
+#[test]
+fn a_run_over_its_limit_waits_in_line_until_another_lets_go() {
+    let project = Project::new(
+        r#"
+name = "deploy"
+limit = { key = "deploy", max = 1 }
+[[step]]
+id = "work"
+run = "echo in > began; cat go"
+effect = "read"
+"#,
+    );
+    project.pipe("began");
+    project.pipe("go");
+    let first = project.start(&["run", "w.toml"], "work started");
+    project.read("began");
+    let second = project.start(&["run", "w.toml"], " waits: limit deploy (1 at a time)");
+    let last = project.json(&["show", "@last"]);
+    assert_eq!(
+        (&last["status"], &last["driver"]),
+        (&"created".into(), &Value::Null)
+    );
+    let shown = project.run(&["show", "@last"]).out;
+    assert!(shown.contains("limit deploy (1 at a time)"), "{shown}");
+
+    // Ctrl-C in line pauses it; resumed, it is in line again.
+    second.signal(Signal::INT);
+    let paused = second.end();
+    assert_eq!(paused.code, 130, "{}", paused.err);
+    let second = project.start(&["resume", "@last"], " waits: limit deploy (1 at a time)");
+    project.write("go", "one");
+    let first = first.end();
+    assert_eq!(
+        (first.code, first.out.as_str()),
+        (0, "one\n"),
+        "{}",
+        first.err
+    );
+    project.read("began");
+    project.write("go", "two");
+    let second = second.end();
+    assert_eq!(
+        (second.code, second.out.as_str()),
+        (0, "two\n"),
+        "{}",
+        second.err
+    );
+}

@@ -14,8 +14,8 @@ use crate::{Digest, Timestamp};
 
 pub use vocabulary::{
     Budget, Cause, Check, ClaimReason, Durability, Effect, Git, OnDeadline, Parent, Phase,
-    Provenance, Relation, Resolution, RunKind, Spend, TerminalStatus, Used, Verdict, WaitKind,
-    WaitOutcome,
+    Provenance, Relation, Resolution, RunKind, RunLimit, Spend, TerminalStatus, Used, Verdict,
+    WaitKind, WaitOutcome,
 };
 
 /// A fact of a run, decoded. How it is stored is [`crate::Record`].
@@ -246,6 +246,9 @@ pub struct RunStarted {
     pub kind: RunKind,
     /// Labels to list by.
     pub labels: BTreeMap<String, String>,
+    /// How many runs of its kind may be driven at once; `None` = as many as there are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<RunLimit>,
     /// The run that started it.
     pub parent: Option<Parent>,
     /// Who made it.

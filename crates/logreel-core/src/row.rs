@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::budget::{Driven, Loan, Reserved};
 use crate::event::{
-    Body, Budget, Cause, Durability, Event, Git, Parent, Phase, Provenance, RunKind, Spend,
-    TerminalStatus, Used, Verification, WaitStarted,
+    Body, Budget, Cause, Durability, Event, Git, Parent, Phase, Provenance, RunKind, RunLimit,
+    Spend, TerminalStatus, Used, Verification, WaitStarted,
 };
 use crate::fold::{Illegal, IllegalEvent};
 use crate::id::{CallId, Epoch, Head, RunId, Session, StepId, WaitId};
@@ -282,6 +282,9 @@ pub struct Facts {
     pub kind: RunKind,
     /// Labels.
     pub labels: BTreeMap<String, String>,
+    /// How many runs of its kind may be driven at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<RunLimit>,
     /// What children that have not ended may use, for those with limits.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub loans: Vec<Loan>,
@@ -394,6 +397,7 @@ impl Row {
                 key: started.key.clone(),
                 kind: started.kind,
                 labels: started.labels.clone(),
+                limit: started.limit.clone(),
                 loans: Vec::new(),
                 parent: started.parent.clone(),
                 phase: None,

@@ -204,8 +204,11 @@ mod tests {
             text in "(0000|0001|1[89][0-9]{2}|20[0-9]{2}|2100|9999)-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-6][0-9]:[0-6][0-9]\\.[0-9]{6}Z"
         ) {
             if let Some(time) = parse_as_written(&text) {
-                let jiff = text.parse::<jiff::Timestamp>().unwrap();
-                prop_assert_eq!(time.as_micros(), jiff.as_microsecond());
+                match text.parse::<jiff::Timestamp>() {
+                    Ok(jiff) => prop_assert_eq!(time.as_micros(), jiff.as_microsecond()),
+                    // The last day of all is beyond jiff's, wherever on Earth it is.
+                    Err(_) => prop_assert!(text.starts_with("9999-12-3")),
+                }
                 prop_assert_eq!(time.to_string(), text);
             } else if let Ok(jiff) = text.parse::<jiff::Timestamp>() {
                 prop_assert!(text.contains(":60."), "{} is {}", text, jiff);

@@ -18,6 +18,7 @@ mod env;
 mod facts;
 mod fork;
 mod lease;
+mod limit;
 mod model;
 mod read;
 mod world;
@@ -31,6 +32,7 @@ pub use create::*;
 pub use env::TestEnv;
 pub use fork::*;
 pub use lease::*;
+pub use limit::*;
 pub use model::*;
 pub use read::*;
 use world::World;
@@ -95,6 +97,12 @@ macro_rules! contract_tests {
             five_takeovers_without_a_result_are_a_crash_loop
             claimable_lists_what_a_worker_can_drive_oldest_first
             claimable_runs_are_chosen_by_label
+            of_claims_racing_for_places_as_many_win_as_there_are
+            of_creates_racing_for_places_as_many_drive_as_there_are
+            a_place_is_free_after_a_release_a_wait_an_end_and_a_death
+            a_place_whose_lease_ran_out_is_taken_from_its_holder
+            runs_over_a_limit_hide_nobody
+            a_fork_keeps_to_the_limit_of_its_parent
             pages_join_without_a_gap
             runs_list_in_the_order_of_creation
             lists_filter_by_every_field

@@ -4,7 +4,7 @@
 use std::ops::ControlFlow;
 
 use logreel_core::chain::Sealed;
-use logreel_core::event::{Body, Budget, Relation, RunForked};
+use logreel_core::event::{Body, Budget, Relation, RunForked, RunLimit};
 use logreel_core::{
     Blob, Draft, Epoch, Event, Fork, Head, IllegalEvent, Payload, Record, Row, RunId, RunKey,
     RunState, Seq, StepId, Tally, Timestamp, decide_fork,
@@ -32,7 +32,8 @@ pub struct NewFork {
     pub forgotten: Vec<StepId>,
     /// Blobs that the input refers to.
     pub blobs: Vec<Blob>,
-    /// Who drives it from the start, with epoch 1; `None` leaves it to whoever claims it.
+    /// Who drives it from the start, with epoch 1; `None` leaves it to whoever claims it, and so does a
+    /// limit without a place: then the entry has no driver.
     pub owner: Option<OwnerId>,
 }
 
@@ -148,6 +149,11 @@ pub(crate) struct Decided {
 }
 
 impl Decided {
+    /// How many runs like it may be driven at once.
+    pub fn limit(&self) -> Option<&RunLimit> {
+        self.row.facts.limit.as_ref()
+    }
+
     /// The last event that is shared.
     pub fn parting(&self) -> Head {
         self.row.head

@@ -4,6 +4,7 @@
 //! transaction is elsewhere. It keeps nothing when the process ends, so "durable" means nothing here.
 
 mod fork;
+mod limit;
 mod list;
 mod state;
 
@@ -154,6 +155,11 @@ impl MemoryStore {
                 alive: self.alive(state, id),
             })
         });
+        let row = &run.tip.row;
+        let limit = row.facts.limit.as_ref();
+        let over_limit = !row.status().is_terminal()
+            && !self.is_driven(state, run)
+            && limit.is_some_and(|limit| self.is_full(state, limit, &row.run));
         Entry {
             row: run.tip.row.clone(),
             results: run.tip.results,
@@ -165,6 +171,7 @@ impl MemoryStore {
                 Self::ready(state, run).at(&run.tip.row)
             },
             driver,
+            over_limit,
             erased: false,
             read_only: false,
         }
@@ -223,10 +230,8 @@ impl RunStore for MemoryStore {
                 run: *run,
             });
         }
-        let (epoch, lease) = match owner {
-            Some(owner) => (Epoch::NONE.next(), Some((state.owner(owner)?.id, now))),
-            None => (Epoch::NONE, None),
-        };
+        let owner = owner.map(|owner| state.owner(owner).map(|it| it.id));
+        let owner = owner.transpose()?;
         // Rule 15: a child is created in the same transaction that sees its parent live.
         if let Some(parent) = started
             .parent
@@ -247,6 +252,12 @@ impl RunStore for MemoryStore {
                 });
             }
         }
+        let (epoch, lease) = match owner {
+            Some(owner) if self.take_place(state, started.limit.as_ref(), &run) => {
+                (Epoch::NONE.next(), Some((owner, now)))
+            }
+            Some(_) | None => (Epoch::NONE, None),
+        };
         let mut key = RunKey([0; 32]);
         self.0.env.random(&mut key.0);
         let event = prepared
@@ -492,8 +503,13 @@ impl RunStore for MemoryStore {
                 }
             }
         }
+        let next: Vec<RunId> = orphans
+            .iter()
+            .flat_map(|run| self.next_in_line(&state, run))
+            .collect();
         drop(state);
         orphans.iter().for_each(|run| self.0.bells.ring(run));
+        next.iter().for_each(|run| self.0.bells.ring(run));
         Ok(())
     }
 
@@ -507,6 +523,15 @@ impl RunStore for MemoryStore {
             return Ok(ClaimOutcome::Driven(self.entry_of(state, it)));
         }
         let reason = self.claim_reason(state, it);
+        let decision = reason.map(|why| decide_claim(&it.tip.row, it.epoch, why, &claimer));
+        if let Some(ClaimDecision::Drive(_)) = decision {
+            let limit = it.tip.row.facts.limit.clone();
+            if !self.take_place(state, limit.as_ref(), run) {
+                let entry = self.entry_of(state, state.run(run)?);
+                return Ok(ClaimOutcome::Limited(entry));
+            }
+        }
+        let it = state.run(run)?;
         // Rule 24: silence is no proof of death; only an owner that left is known dead.
         let lapsed = it.lease.filter(|(holder, _)| !state.has_left(*holder));
         let it = state.run_mut(run)?;
@@ -515,8 +540,8 @@ impl RunStore for MemoryStore {
         // Whatever follows, the dead holder's lease is over (rules 14, 15 and 18).
         it.lease = None;
         let mut claimed = false;
-        if let Some(reason) = reason {
-            let (drafts, epoch) = match decide_claim(&it.tip.row, it.epoch, reason, &claimer) {
+        if let Some(decision) = decision {
+            let (drafts, epoch) = match decision {
                 ClaimDecision::Drive(drafts) => {
                     claimed = true;
                     (drafts, it.epoch.next())
@@ -563,8 +588,10 @@ impl RunStore for MemoryStore {
             it.lease = None;
         }
         let entry = self.entry_of(&state, state.run(run)?);
+        let next = self.next_in_line(&state, run);
         drop(state);
         self.0.bells.ring(run);
+        next.iter().for_each(|run| self.0.bells.ring(run));
         Ok(entry)
     }
 
@@ -585,6 +612,12 @@ impl RunStore for MemoryStore {
         };
         let runs = state.runs.values().filter(|run| drivable(&run.tip.row));
         let runs = runs.filter(|run| self.claim_reason(&state, run).is_some());
+        let has_place = |run: &&Run| {
+            let row = &run.tip.row;
+            let limit = row.facts.limit.as_ref();
+            !limit.is_some_and(|limit| self.is_full(&state, limit, &row.run))
+        };
+        let runs = runs.filter(has_place);
         Ok(runs.take(limit).map(|run| run.tip.row.run).collect())
     }
 

@@ -21,7 +21,8 @@ pub struct NewRun {
     pub then: Vec<Draft>,
     /// Blobs that these events refer to.
     pub blobs: Vec<Blob>,
-    /// Who drives it from the start, with epoch 1; `None` leaves it to whoever claims it.
+    /// Who drives it from the start, with epoch 1; `None` leaves it to whoever claims it, and so does a
+    /// limit without a place: then the entry has no driver.
     pub owner: Option<OwnerId>,
 }
 
@@ -108,6 +109,8 @@ pub struct Entry {
     pub driver: Option<Driver>,
     /// From when a worker may claim it, when nobody drives it.
     pub ready_at: Option<Timestamp>,
+    /// As many runs as its limit allows are driven, and it is not one of them: it must wait in line.
+    pub over_limit: bool,
     /// Its bodies were erased.
     pub erased: bool,
     /// It was imported and not taken over.
@@ -120,9 +123,18 @@ impl Entry {
         self.driver.as_ref().is_some_and(|driver| driver.alive)
     }
 
-    /// Whether a claim at `now` may succeed: nobody alive drives it, and it is ready. What a dead owner
-    /// held is worth a claim in any case, which takes its lease away.
+    /// Whether a claim at `now` may succeed: nobody alive drives it, it is ready, and its limit has a
+    /// place. What a dead owner held is worth a claim also when it waits, which takes its lease away.
     pub fn is_worth_a_claim(&self, now: Timestamp) -> bool {
+        !self.over_limit && self.is_unattended(now)
+    }
+
+    /// Whether it would be driven at `now`, were it not for its limit.
+    pub fn is_in_line(&self, now: Timestamp) -> bool {
+        self.over_limit && self.is_unattended(now)
+    }
+
+    fn is_unattended(&self, now: Timestamp) -> bool {
         match &self.driver {
             Some(driver) => !driver.alive,
             None => {
@@ -201,6 +213,8 @@ pub enum ClaimOutcome {
     Driven(Entry),
     /// It has ended, or waits for someone.
     NotReady(Entry),
+    /// As many runs with its limit's key as may be are driven. Nothing was changed; it stays in line.
+    Limited(Entry),
     /// Its drivers keep dying: the claim made it wait for a person. That is the log's last event.
     CrashLoop(Entry),
 }

@@ -22,13 +22,17 @@ use crate::{
 /// - **Outside commands cannot conflict**: they read, decide and append in one transaction.
 /// - **The row is the fold**: [`Entry::row`] always equals the fold of the whole log.
 /// - **Fenced**: after a claim no append of an earlier epoch lands.
+/// - **Limited**: of the runs with one limit's key at most as many as it says are held by live owners,
+///   whoever creates, forks and claims at once. Dead owners, and those whose lease ran out, hold no
+///   place.
 /// - **Forks share**: a fork's log is its parent's up to where they part, then its own, as one log: one
 ///   `seq`, one chain, one fold. What it shares cannot be deleted while it is there.
 /// - **Complete reads**: a page of an unknown run is an error, never an empty list; a reader that
 ///   follows a [`Doorbell`] sees every event once, in order.
 #[async_trait]
 pub trait RunStore: Send + Sync + 'static {
-    /// Creates a run with its event 1, or attaches to the one with the same id or key.
+    /// Creates a run with its event 1, or attaches to the one with the same id or key. One whose limit
+    /// has no place is created without its owner.
     async fn create(&self, new: NewRun) -> Result<Created, CreateError>;
 
     /// Makes a run that shares another's log up to an event and goes on with `run.forked`, or attaches
@@ -110,7 +114,7 @@ pub trait RunStore: Send + Sync + 'static {
         None
     }
 
-    /// Takes over a run that is ready or orphaned, under the next epoch.
+    /// Takes over a run that is ready or orphaned and whose limit has a place, under the next epoch.
     async fn claim(&self, run: &RunId, owner: OwnerId) -> Result<ClaimOutcome, Error>;
 
     /// Drivers of a run that has not ended whose lease ran out and was taken, oldest first, without
@@ -121,7 +125,7 @@ pub trait RunStore: Send + Sync + 'static {
     async fn release(&self, run: &RunId, epoch: Epoch) -> Result<Entry, Error>;
 
     /// Runs that are ready or orphaned, that a worker can drive and that carry all these labels, oldest
-    /// first.
+    /// first. Those whose limit has no place are left out, so that they hide nobody.
     async fn claimable(
         &self,
         what: &[Claimable],

@@ -23,6 +23,7 @@ fn started() -> RunStarted {
         key: None,
         kind: RunKind::Task,
         labels: Default::default(),
+        limit: None,
         parent: None,
         provenance: Provenance::default(),
         session: None,

@@ -72,6 +72,7 @@ fn started() -> RunStarted {
         key: None,
         kind: RunKind::Task,
         labels: BTreeMap::new(),
+        limit: None,
         parent: None,
         provenance: Provenance::default(),
         session: None,

@@ -9,9 +9,9 @@ use std::ops::ControlFlow;
 
 use logreel_core::decide::plain_wait;
 use logreel_core::event::{
-    Budget, Cause, Effect, Phase, PhaseEntered, Provenance, Resolution, RunKind, RunStarted,
-    SignalReceived, StatePatched, StepFailed, StepFinished, StepInDoubt, StepSkipped, StepStarted,
-    WaitEnded, WaitKind, WaitStarted,
+    Budget, Cause, Effect, Phase, PhaseEntered, Provenance, Resolution, RunKind, RunLimit,
+    RunStarted, SignalReceived, StatePatched, StepFailed, StepFinished, StepInDoubt, StepSkipped,
+    StepStarted, WaitEnded, WaitKind, WaitStarted,
 };
 use logreel_core::meaning::digest_of;
 use logreel_core::state::Doing;
@@ -48,6 +48,8 @@ pub struct Checkpoint {
     dir: Option<String>,
     #[serde(default)]
     labels: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    limit: Option<RunLimit>,
     /// The patched document.
     #[serde(default)]
     state: serde_json::Value,
@@ -224,6 +226,7 @@ impl Inner {
             input: value::resolve(&*self.store, &facts.input).await?,
             dir: facts.dir.clone(),
             labels: facts.labels.clone(),
+            limit: facts.limit.clone(),
             state: facts.document.clone(),
             steps: Vec::new(),
             skipped: Vec::new(),
@@ -426,6 +429,7 @@ fn begin(
         key: None,
         kind: checkpoint.kind,
         labels: checkpoint.labels.clone(),
+        limit: checkpoint.limit.clone(),
         parent: None,
         provenance: Provenance {
             logreel: Some(env!("CARGO_PKG_VERSION").to_owned()),

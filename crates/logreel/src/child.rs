@@ -151,6 +151,7 @@ async fn create(ctx: &Ctx, id: RunId, seq: Seq, child: &Child<'_>) -> Result<(),
         key: None,
         kind: child.program.kind,
         labels: state.row.facts.labels.clone(),
+        limit: child.program.limit.clone(),
         parent: Some(Parent {
             relation: Relation::Child,
             run: journal.run,

@@ -229,6 +229,7 @@ async fn watch_over(
             () = engine.env.sleep(LOOK_EVERY) => {
                 look(journal, None).await;
                 engine.cancel_if_forsaken(&journal.run).await;
+                check_place(journal).await;
             }
         }
     }
@@ -238,6 +239,21 @@ async fn look(journal: &Journal, head: Option<Seq>) {
     if let Err(error) = journal.look(head).await {
         // A read that failed is tried again; an append that fails says so itself.
         tracing::warn!(run = %journal.run, %error, "the run's log could not be read");
+    }
+}
+
+/// Whoever takes the place of a driver that was frozen fences it, and leaves no event that says so.
+async fn check_place(journal: &Journal) {
+    if journal.with_state(|state| state.row.facts.limit.is_none()) {
+        return;
+    }
+    match journal.store.entry(&journal.run).await {
+        Ok(entry) if entry.epoch > journal.epoch => {
+            let why = "its lease ran out, and another run has its place";
+            journal.stop(Stop::Lost(why.to_owned()));
+        }
+        Ok(_) => {}
+        Err(error) => tracing::warn!(run = %journal.run, %error, "the run could not be looked at"),
     }
 }
 
@@ -486,24 +502,34 @@ impl Inner {
                     answer,
                 } => {
                     let outcome = engine.claim(&run).await;
-                    let claimed = match &outcome {
-                        Ok(ClaimOutcome::Claimed(entry)) => Some(Lease::of(entry)),
+                    let (claimed, in_line) = match &outcome {
+                        Ok(ClaimOutcome::Claimed(entry)) => (Some(Lease::of(entry)), false),
+                        Ok(ClaimOutcome::Limited(_)) => (None, keep_on),
                         Ok(
                             ClaimOutcome::Driven(_)
                             | ClaimOutcome::NotReady(_)
                             | ClaimOutcome::CrashLoop(_),
                         )
-                        | Err(_) => None,
+                        | Err(_) => (None, false),
                     };
-                    if claimed.is_none() {
+                    if claimed.is_none() && !in_line {
                         // Before the answer: whoever hears it may want to drive in another way.
                         engine.no_longer_drives(&run);
                     }
                     if answer.send(outcome).is_err() {
                         tracing::debug!(%run, "whoever asked for the claim is gone");
                     }
-                    let Some(lease) = claimed else { return Ok(()) };
-                    drive_or_wait(&engine, lease, &def, accept_spec_change).await?
+                    let claimed = match claimed {
+                        None if in_line => stand_in_line(&engine, run).await?,
+                        claimed => claimed,
+                    };
+                    match claimed {
+                        Some(lease) => {
+                            drive_or_wait(&engine, lease, &def, accept_spec_change).await?
+                        }
+                        None if in_line => Drove::Lost,
+                        None => return Ok(()),
+                    }
                 }
             };
             match drove {
@@ -528,6 +554,35 @@ async fn drive_or_wait(
             Ok(Drove::Lost)
         }
         other => other,
+    }
+}
+
+/// Waits until the run's limit has a place, and takes it; `None` when the run is not ready any more, or
+/// someone else drives it by then.
+async fn stand_in_line(engine: &Arc<Inner>, run: RunId) -> Result<Option<Lease>, Error> {
+    let mut doorbell = engine.store.watch(&run);
+    loop {
+        tokio::select! {
+            _ = doorbell.rung() => {}
+            () = engine.until_closing() => return Ok(None),
+            () = engine.env.sleep(LOOK_EVERY) => {}
+        }
+        let outcome = match engine.store.entry(&run).await {
+            Ok(entry) if entry.over_limit => continue,
+            Ok(_) => engine.claim(&run).await,
+            Err(error) => Err(error.into()),
+        };
+        match outcome {
+            Ok(ClaimOutcome::Claimed(entry)) => return Ok(Some(Lease::of(&entry))),
+            Ok(ClaimOutcome::Limited(_)) => {}
+            Ok(
+                ClaimOutcome::Driven(_) | ClaimOutcome::NotReady(_) | ClaimOutcome::CrashLoop(_),
+            ) => return Ok(None),
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                tracing::warn!(%run, %error, "the run could not be looked at; trying again");
+            }
+            Err(error) => return Err(error),
+        }
     }
 }
 
@@ -577,9 +632,19 @@ async fn keep_once(
         }
         Some(_) | None => entry.is_worth_a_claim(now),
     };
-    if claimable && let ClaimOutcome::Claimed(entry) = engine.claim(&run).await? {
-        drive_or_wait(engine, Lease::of(&entry), def, false).await?;
-        return Ok(ControlFlow::Continue(Duration::ZERO));
+    if claimable {
+        match engine.claim(&run).await? {
+            ClaimOutcome::Claimed(entry) => {
+                drive_or_wait(engine, Lease::of(&entry), def, false).await?;
+                return Ok(ControlFlow::Continue(Duration::ZERO));
+            }
+            // Someone else got the place.
+            ClaimOutcome::Limited(_) => return Ok(ControlFlow::Continue(LOOK_EVERY)),
+            ClaimOutcome::Driven(_) | ClaimOutcome::NotReady(_) | ClaimOutcome::CrashLoop(_) => {}
+        }
+    } else if entry.is_in_line(now) {
+        // Ready all the time; the doorbell rings for a place.
+        return Ok(ControlFlow::Continue(LOOK_EVERY));
     }
     Ok(ControlFlow::Continue(
         entry.ready_at.map_or(LOOK_EVERY, |at| at.since(now)),

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use logreel_core::event::{Budget, Phase, RunKind};
+use logreel_core::event::{Budget, Phase, RunKind, RunLimit};
 use logreel_core::meaning::digest_of;
 use logreel_core::{Digest, Json};
 use serde::Serialize;
@@ -27,6 +27,8 @@ pub(crate) struct Program {
     pub(crate) workflow: Option<Workflow>,
     /// The limits it asks for.
     pub(crate) budget: Budget,
+    /// How many runs of it, and of others with its key, are driven at once.
+    pub(crate) limit: Option<RunLimit>,
     /// What its runs begin with.
     pub(crate) phase: Phase,
     pub(crate) call: Call,
@@ -74,6 +76,7 @@ impl Program {
             spec_digest: digest_of(&spec).expect("two strings serialize"),
             workflow: None,
             budget: Budget::default(),
+            limit: None,
             phase: Phase::Executing,
             call,
         }
@@ -92,6 +95,7 @@ impl Program {
             spec_digest: workflow.digest(),
             workflow: Some(workflow.clone()),
             budget: workflow.budget(),
+            limit: workflow.limit(),
             phase: Phase::Executing,
             call: Arc::new(call),
         }
@@ -108,6 +112,7 @@ impl Program {
             spec_digest: digest_of(&*spec).expect("a JSON tree serializes"),
             workflow: None,
             budget: agents.budget(&spec),
+            limit: None,
             phase: match agents.plans(&spec) {
                 true => Phase::Planning,
                 false => Phase::Executing,

@@ -19,7 +19,7 @@ use crate::workflow::Workflow;
 /// The answer to a resume.
 #[derive(Debug, Clone)]
 pub enum ResumeOutcome {
-    /// This process drives it now.
+    /// This process drives it now, or as soon as its limit has a place.
     Driving(RunHandle<Json>),
     /// It had completed; there is nothing to do.
     Completed(RunHandle<Json>),
@@ -129,7 +129,9 @@ impl Inner {
             return Ok(ResumeOutcome::Driving(handle));
         };
         match outcome? {
-            ClaimOutcome::Claimed(_) => Ok(ResumeOutcome::Driving(handle)),
+            ClaimOutcome::Claimed(_) | ClaimOutcome::Limited(_) => {
+                Ok(ResumeOutcome::Driving(handle))
+            }
             ClaimOutcome::Driven(entry) => {
                 let by = entry
                     .driver

@@ -157,6 +157,7 @@ impl<O: DeserializeOwned> Start<O> {
             key: self.key,
             kind: self.def.kind,
             labels: self.labels,
+            limit: self.def.limit.clone(),
             parent: None,
             provenance: Provenance {
                 host: None,
@@ -253,13 +254,17 @@ impl Inner {
         let run = created.entry().row.run;
         let def = Arc::clone(def);
         match created {
-            Created::New(entry) if owner.is_some() => {
+            Created::New(entry) if entry.driver.is_some() => {
                 self.spawn_driver(run, def, Begin::Created(Lease::of(&entry)), true);
             }
             // Nobody drives it, so whoever appended it tells of it.
             Created::New(entry) => {
                 let own = entry.row.head.seq;
                 self.tell_up_to(&entry, own, |_| true).await;
+                // Its limit had no place: it waits in line, and this process with it.
+                if owner.is_some() {
+                    self.spawn_driver(run, def, Begin::Keep, true);
+                }
             }
             Created::Attached(entry) => {
                 // Also when the lease is ours already because the answer to its creation was lost:

@@ -116,6 +116,9 @@ impl Inner {
             self.cancel(run, Some(FORSAKEN.to_owned())).await?;
             return Ok(false);
         }
+        if entry.over_limit {
+            return Ok(false);
+        }
         let def = self.program_of(&entry).await?;
         if def.spec_digest != entry.row.facts.spec_digest {
             return Ok(false);

@@ -43,6 +43,7 @@ fn started() -> RunStarted {
         key: Some("long".to_owned()),
         kind: RunKind::Task,
         labels: [("size".to_owned(), "long".to_owned())].into(),
+        limit: None,
         parent: None,
         provenance: Provenance {
             host: None,

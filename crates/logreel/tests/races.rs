@@ -167,6 +167,7 @@ async fn family(store: &dyn RunStore) -> [RunId; 3] {
             key: None,
             kind: RunKind::Task,
             labels: Default::default(),
+            limit: None,
             parent,
             provenance: Provenance::default(),
             session: None,

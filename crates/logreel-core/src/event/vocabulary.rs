@@ -121,6 +121,15 @@ pub struct Parent {
     pub seq: Seq,
 }
 
+/// How many runs with the same key may be driven at once. Each run keeps to its own `max`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunLimit {
+    /// What is counted together, in the whole store.
+    pub key: String,
+    /// How many at once.
+    pub max: u32,
+}
+
 /// Limits; `None` = no limit. Money is in integer micro-dollars.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Budget {

@@ -379,6 +379,7 @@ pub fn started() -> RunStarted {
         key: None,
         kind: RunKind::Task,
         labels: Default::default(),
+        limit: None,
         parent: None,
         provenance: Provenance::default(),
         session: None,

@@ -29,6 +29,7 @@ pub(super) fn task(agent: &str) -> RunStarted {
         key: None,
         kind: RunKind::Task,
         labels: BTreeMap::new(),
+        limit: None,
         parent: None,
         provenance: Provenance::default(),
         session: None,

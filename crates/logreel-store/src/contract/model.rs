@@ -7,8 +7,8 @@ use std::time::Duration;
 use logreel_core::codec::StoredBody;
 use logreel_core::event::{
     Budget, BudgetChanged, Effect, ModelAnswered, ModelCalled, OnDeadline, Phase, PhaseEntered,
-    Relation, Resolution, RunKind, RunStarted, Spend, StatePatched, StepFailed, StepInDoubt,
-    ToolCalled, ToolReturned, WaitEnded, WaitKind, WaitOutcome, WaitStarted,
+    Relation, Resolution, RunKind, RunLimit, RunStarted, Spend, StatePatched, StepFailed,
+    StepInDoubt, ToolCalled, ToolReturned, WaitEnded, WaitKind, WaitOutcome, WaitStarted,
 };
 use logreel_core::state::{Doing, StepState};
 use logreel_core::{
@@ -328,6 +328,11 @@ impl Story {
         if self.chance(3) {
             started.session = Some(session(&format!("session-{chapter}-{}", self.roll(2))));
         }
+        if self.chance(3) {
+            let key = format!("limit-{chapter}-{}", self.roll(2));
+            let max = if self.chance(2) { 1 } else { 2 };
+            started.limit = Some(RunLimit { key, max });
+        }
         started.input = payload(json!(self.roll(2)));
         started.budget.tokens = Some(100);
         let known = if self.chance(6) {
@@ -601,6 +606,7 @@ impl Story {
             answers.push(match store.claim(&run, owner).await {
                 Ok(ClaimOutcome::Claimed(entry)) => ("claimed".to_owned(), Some(masked(entry))),
                 Ok(ClaimOutcome::Driven(entry)) => ("driven".to_owned(), Some(masked(entry))),
+                Ok(ClaimOutcome::Limited(entry)) => ("limited".to_owned(), Some(masked(entry))),
                 Ok(ClaimOutcome::CrashLoop(entry)) => {
                     ("crash loop".to_owned(), Some(masked(entry)))
                 }

@@ -247,6 +247,8 @@ impl<'h> World<'h> {
                     if let Some(driver) = &mut entry.driver {
                         driver.alive = true;
                     }
+                    // Whoever opens a store has not seen its owners fall silent.
+                    entry.over_limit = false;
                     entry
                 })
                 .collect(),

@@ -30,10 +30,8 @@ impl MemoryStore {
                 None => Ok(Created::Attached(self.entry_of(state, known))),
             };
         }
-        let (epoch, lease) = match new.owner {
-            Some(owner) => (Epoch::NONE.next(), Some((state.owner(owner)?.id, now))),
-            None => (Epoch::NONE, None),
-        };
+        let owner = new.owner.map(|owner| state.owner(owner).map(|it| it.id));
+        let owner = owner.transpose()?;
         let mut prefix = Prefix::new(new);
         let head = state.run(&new.parent)?.tip.row.head.seq;
         for seq in 1..=head.0 {
@@ -45,6 +43,12 @@ impl MemoryStore {
             }
         }
         let decided = prefix.decide(new, self.0.options.payload_bytes_max)?;
+        let (epoch, lease) = match owner {
+            Some(owner) if self.take_place(state, decided.limit(), &new.run) => {
+                (Epoch::NONE.next(), Some((owner, now)))
+            }
+            Some(_) | None => (Epoch::NONE, None),
+        };
         let mut key = RunKey([0; 32]);
         self.0.env.random(&mut key.0);
         let (shared, input) = (decided.parting().seq.0, decided.input.clone());

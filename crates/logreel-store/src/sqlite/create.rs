@@ -9,6 +9,7 @@ use rusqlite::{OptionalExtension, params};
 
 use super::append::retire;
 use super::failure::Halt;
+use super::limit;
 use super::rows::{self, Mark, RECORD, Stored};
 use super::search;
 use super::tips::Known;
@@ -36,7 +37,15 @@ pub(super) fn create(tx: &mut Tx<'_>, work: Work) -> Result<Created, Halt<Create
         return Ok(attached);
     }
     check(tx, &work)?;
-    let epoch = first_epoch(work.owner);
+    let owner = match work.owner {
+        Some(_)
+            if !limit::take_place(tx, work.started.limit.as_ref(), None).map_err(Halt::lift)? =>
+        {
+            None
+        }
+        owner => owner,
+    };
+    let epoch = first_epoch(owner);
     let (mut tip, first) =
         Tip::start(work.run, work.key, work.prepared, epoch, now).map_err(Error::from)?;
     let mut sealed = vec![first];
@@ -46,7 +55,7 @@ pub(super) fn create(tx: &mut Tx<'_>, work: Work) -> Result<Created, Halt<Create
         tip,
         sealed: &sealed,
         blobs: &work.blobs,
-        owner: work.owner,
+        owner,
         now,
     };
     let id = place(tx, placed).map_err(Halt::lift)?;
@@ -98,13 +107,15 @@ pub(super) fn place(tx: &mut Tx<'_>, placed: Placed<'_>) -> Result<i64, Halt> {
     let id = insert_run(tx, &tip)?;
     let conn = tx.conn;
     let row = &tip.row;
+    let limit = row.facts.limit.as_ref();
     let ready_at = match owner {
         Some(_) => None,
         None => rows::queue_time(conn, id, row)?,
     };
     conn.prepare_cached(
         "INSERT INTO live (run, epoch, event_epoch, head_seq, head_digest, updated_at, results,
-           pulse, owner, since, ready_at) VALUES (?1, ?2, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+           pulse, owner, since, ready_at, limit_key, limit_max)
+         VALUES (?1, ?2, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
     )?
     .execute(params![
         id,
@@ -117,6 +128,8 @@ pub(super) fn place(tx: &mut Tx<'_>, placed: Placed<'_>) -> Result<i64, Halt> {
         owner.map(|owner| owner.0.cast_signed()),
         owner.map(|_| now.as_micros()),
         ready_at,
+        limit.map(|limit| &limit.key),
+        limit.map(|limit| limit.max),
     ])?;
     rows::insert_events(conn, id, tx.next_pos()?, sealed, Mark::Tag(0))?;
     rows::insert_blobs(conn, id, blobs, sealed)?;

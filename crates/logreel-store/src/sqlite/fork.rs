@@ -14,6 +14,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::create::{Placed, first_epoch, place};
 use super::failure::{Halt, damaged};
+use super::limit;
 use super::read::PAGE_BYTES;
 use super::rows::{self, RECORD};
 use super::writer::Tx;
@@ -247,12 +248,16 @@ pub(super) fn fork(
     }
     let now = tx.shared.env.now();
     let input = decided.input.clone();
-    let (tip, sealed) = decided.seal(key, first_epoch(new.owner), now)?;
+    let owner = match new.owner {
+        Some(_) if !limit::take_place(tx, decided.limit(), None).map_err(Halt::lift)? => None,
+        owner => owner,
+    };
+    let (tip, sealed) = decided.seal(key, first_epoch(owner), now)?;
     let placed = Placed {
         tip,
         sealed: &sealed,
         blobs: &new.blobs,
-        owner: new.owner,
+        owner,
         now,
     };
     let id = place(tx, placed).map_err(Halt::lift)?;

@@ -7,6 +7,7 @@ use rusqlite::{Connection, params};
 
 use super::append::{Before, Landed, Landing, land, retire, settle};
 use super::failure::{Halt, damaged};
+use super::limit;
 use super::open::Shared;
 use super::owners::Life;
 use super::rows::{self, Mark, Stored};
@@ -82,11 +83,13 @@ pub(super) fn leave(tx: &mut Tx<'_>, owner: OwnerId) -> Result<(), Halt> {
         .prepare_cached("UPDATE owners SET gone = 1 WHERE id = ?1")?
         .execute([id])?;
     for run in collect(tx.conn, "SELECT run FROM live WHERE owner = ?1", [id])? {
-        if let Some(stored) = rows::load_id(tx.conn, run)?
-            && !stored.row.status().is_terminal()
-        {
+        let Some(stored) = rows::load_id(tx.conn, run)? else {
+            continue;
+        };
+        if !stored.row.status().is_terminal() {
             tx.ring_everywhere(stored.row.run)?;
         }
+        limit::call_next(tx, &stored)?;
     }
     retire_ended(tx, id)?;
     forget_if_idle(tx.conn, id)?;
@@ -133,7 +136,12 @@ pub(super) fn claim(tx: &mut Tx<'_>, run: RunId, owner: OwnerId) -> Result<Claim
     stored.check_foldable()?;
     let (drafts, epoch, claimed) =
         match decide_claim(&stored.row, stored.epoch, reason, &claimer.to_string()) {
-            ClaimDecision::Drive(drafts) => (drafts, stored.epoch.next(), true),
+            ClaimDecision::Drive(drafts) => {
+                if !limit::take_place(tx, stored.row.facts.limit.as_ref(), Some(stored.id))? {
+                    return Ok(ClaimOutcome::Limited(stored.entry(tx.conn, tx.shared)?));
+                }
+                (drafts, stored.epoch.next(), true)
+            }
             // Nobody drives it, so no new epoch begins.
             ClaimDecision::CrashLoop(drafts) => (drafts, stored.epoch, false),
         };
@@ -196,7 +204,7 @@ fn claim_reason(
 
 /// A lease is about to be taken from its holder. Unless that one is known dead, whoever drives next
 /// must know that it may still be about to write (SEMANTICS 24).
-fn note_lapse(tx: &Tx<'_>, stored: &Stored) -> rusqlite::Result<()> {
+pub(super) fn note_lapse(tx: &Tx<'_>, stored: &Stored) -> rusqlite::Result<()> {
     if let Some((holder, _)) = stored.lease
         && tx.shared.owners.life(tx.conn, holder)? == Life::Silent
     {
@@ -234,7 +242,7 @@ pub(super) fn lapsed(conn: &Connection, shared: &Shared, run: &RunId) -> Result<
     Ok(lapsed)
 }
 
-fn drop_lease(tx: &Tx<'_>, id: i64) -> rusqlite::Result<()> {
+pub(super) fn drop_lease(tx: &Tx<'_>, id: i64) -> rusqlite::Result<()> {
     tx.conn
         .prepare_cached("UPDATE live SET owner = NULL, since = NULL WHERE run = ?1")?
         .execute([id])?;
@@ -248,6 +256,7 @@ pub(super) fn release(tx: &mut Tx<'_>, run: RunId, epoch: Epoch) -> Result<Entry
         drop_lease(tx, stored.id)?;
         settle(tx, stored.id, &stored.tip()?)?;
         tx.ring_everywhere(run)?;
+        limit::call_next(tx, &stored)?;
     }
     Ok(rows::load(tx.conn, &run)?.entry(tx.conn, tx.shared)?)
 }
@@ -267,9 +276,10 @@ pub(super) fn claimable(
     };
     // Queued ones first, then those whose time came: each in the order of its index, up to `limit`.
     let mut found: Vec<(i64, RunId)> = Vec::new();
+    let mut places = limit::Places::default();
     for range in ["l.ready_at = 0", "l.ready_at > 0 AND l.ready_at <= ?1"] {
         let sql = format!(
-            "SELECT l.run, r.run, r.kind, r.agent, r.spec_digest
+            "SELECT l.run, r.run, r.kind, r.agent, r.spec_digest, l.limit_key, l.limit_max
              FROM live l CROSS JOIN runs r ON r.id = l.run
              WHERE l.owner IS NULL AND {range} AND ?1 IS NOT NULL
                AND r.needs <= {FORMAT} AND NOT r.read_only AND NOT r.erased
@@ -280,6 +290,11 @@ pub(super) fn claimable(
         let mut left = limit;
         while left > 0 {
             let Some(row) = rows.next()? else { break };
+            let key = row.get_ref(5)?.as_str_or_null();
+            let key = key.map_err(rusqlite::Error::from)?;
+            if !places.has_one(conn, shared, key, row.get(6)?)? {
+                continue;
+            }
             let (kind, agent) = (row.get_ref(2)?, row.get_ref(3)?);
             let spec =
                 Digest::from_slice(row.get_ref(4)?.as_blob().map_err(rusqlite::Error::from)?)
@@ -316,6 +331,12 @@ pub(super) fn claimable(
                 && fits(facts.kind.as_str(), &facts.agent, &facts.spec_digest)
                 && carries(conn, id, labels)?
                 && claim_reason(conn, &stored, now)?.is_some()
+                && places.has_one(
+                    conn,
+                    shared,
+                    facts.limit.as_ref().map(|limit| limit.key.as_str()),
+                    facts.limit.as_ref().map(|limit| limit.max),
+                )?
             {
                 found.push((id, stored.row.run));
             }

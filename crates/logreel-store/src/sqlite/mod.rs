@@ -16,6 +16,7 @@ mod doctor;
 mod failure;
 mod fork;
 mod lease;
+mod limit;
 mod list;
 mod open;
 mod owners;

@@ -14,6 +14,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::failure::{Halt, damaged};
 use super::fork;
+use super::limit;
 use super::open::Shared;
 use super::owners::Life;
 use crate::tip::Tip;
@@ -213,12 +214,20 @@ impl Stored {
             (None, Status::Waiting) => self.ready_at.map(Timestamp::from_micros),
             (None, _) => self.row.ready_at(),
         };
+        let driven = driver.as_ref().is_some_and(|driver| driver.alive);
+        let over_limit = match &self.row.facts.limit {
+            Some(limit) if self.live && !driven && !self.row.status().is_terminal() => {
+                limit::is_full(conn, shared, limit, Some(self.id))?
+            }
+            _ => false,
+        };
         Ok(Entry {
             row: self.row,
             results: self.results,
             epoch: self.epoch,
             driver,
             ready_at,
+            over_limit,
             erased: self.erased,
             read_only: self.read_only,
         })

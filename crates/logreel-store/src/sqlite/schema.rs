@@ -73,10 +73,14 @@ CREATE TABLE live (
   owner INTEGER,
   since INTEGER,
   -- When nobody holds it: 0 when a worker may take it now, a deadline, or null.
-  ready_at INTEGER
+  ready_at INTEGER,
+  -- Of how many runs with this key how many may have an owner; null when there is no limit.
+  limit_key TEXT,
+  limit_max INTEGER
 );
 CREATE INDEX live_ready ON live (ready_at, run) WHERE owner IS NULL AND ready_at IS NOT NULL;
 CREATE INDEX live_owner ON live (owner, run) WHERE owner IS NOT NULL;
+CREATE INDEX live_limit ON live (limit_key, owner, run) WHERE limit_key IS NOT NULL;
 
 CREATE TABLE events (
   pos INTEGER PRIMARY KEY,

@@ -1,7 +1,7 @@
 //! What a run of a workflow needs to know about it before it starts.
 
 use logreel_core::Json;
-use logreel_core::event::Budget;
+use logreel_core::event::{Budget, RunLimit};
 
 use super::Workflow;
 use crate::Error;
@@ -23,5 +23,14 @@ impl Workflow {
     /// The limits it asks for, in the log's units.
     pub(crate) fn budget(&self) -> Budget {
         self.spec().budget.limits()
+    }
+
+    /// How many runs with the same key are driven at once.
+    pub(crate) fn limit(&self) -> Option<RunLimit> {
+        let limit = self.spec().limit.as_ref()?;
+        Some(RunLimit {
+            key: limit.key.clone(),
+            max: limit.max,
+        })
     }
 }
