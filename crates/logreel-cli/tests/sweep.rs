@@ -21,7 +21,7 @@ use common::run_id;
 use serde_json::Value;
 use tempfile::TempDir;
 
-const WRITES: [&str; 5] = ["sent-x", "sent-y", "once", "publish", "bare"];
+const WRITES: [&str; 6] = ["sent-x", "sent-y", "keep", "once", "publish", "bare"];
 
 /// What each step has noted: its key, once for each time it ran.
 type Effects = BTreeMap<String, Vec<String>>;
@@ -56,6 +56,8 @@ impl Scene {
     fn new() -> Self {
         let project = Project::new(include_str!("sweep/w.toml"));
         project.write("child.toml", include_str!("sweep/child.toml"));
+        project.write("keeper.toml", include_str!("sweep/keeper.toml"));
+        project.write("keeper.jsonl", include_str!("sweep/keeper.jsonl"));
         std::fs::create_dir(project.path("effects")).unwrap();
         let mark = format!("SWEEP={}", project.0.path().display());
         let mut scene = Self {
@@ -133,7 +135,7 @@ impl Scene {
         let last = || -> rusqlite::Result<String> {
             let store = rusqlite::Connection::open(self.project.path(".logreel/runs.db"))?;
             let sql =
-                "SELECT kind || ifnull('(' || ifnull(body ->> 'step', body ->> 'wait') || ')', '')
+                "SELECT kind || ifnull('(' || coalesce(body ->> 'step', body ->> 'wait', body ->> 'call') || ')', '')
                 FROM events ORDER BY pos DESC LIMIT 1";
             store.query_row(sql, [], |row| row.get(0))
         };
