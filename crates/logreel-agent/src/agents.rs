@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::agent::{Agent, Parts};
 use crate::environment;
-use crate::model::connect;
+use crate::model::{Model, connect};
 use crate::policy::Policy;
 use crate::price::Prices;
 use crate::redact::Redactor;
@@ -23,6 +23,7 @@ use crate::toolbox::Toolbox;
 pub struct Agents {
     prices: Arc<Prices>,
     tools: Vec<Arc<dyn Tool>>,
+    models: Vec<Arc<dyn Model>>,
     redact: Vec<String>,
 }
 
@@ -46,6 +47,13 @@ impl Agents {
         self
     }
 
+    /// A model of your own: it answers the specs whose `model` is its name.
+    #[must_use]
+    pub fn model(mut self, model: impl Model + 'static) -> Self {
+        self.models.push(Arc::new(model));
+        self
+    }
+
     /// Patterns of what must not be recorded, beside the usual key shapes and the spec's.
     #[must_use]
     pub fn redact(mut self, patterns: impl IntoIterator<Item = String>) -> Self {
@@ -60,8 +68,12 @@ impl Agents {
         })?;
         let invalid = |why: String| TaskError::of_kind("spec", why).permanent();
         let dir = folder(ctx.log().dir(), spec.dir.as_deref());
-        let model = connect(&spec, &environment::variable)
-            .map_err(|error| TaskError::of_kind(error.kind(), error.to_string()).permanent())?;
+        let own = self.models.iter().find(|model| model.name() == spec.model);
+        let model = match own {
+            Some(own) => Arc::clone(own),
+            None => connect(&spec, &environment::variable)
+                .map_err(|error| TaskError::of_kind(error.kind(), error.to_string()).permanent())?,
+        };
         let redactor = Arc::new(Redactor::new(&spec, &self.redact).map_err(invalid)?);
         let policy = Policy::new(&spec.policy, &dir).map_err(invalid)?;
         let toolbox = Toolbox::open(&ctx, &spec, &dir, &self.tools).await?;
