@@ -11,6 +11,7 @@ use super::append::retire;
 use super::failure::Halt;
 use super::rows::{self, Mark, RECORD, Stored};
 use super::search;
+use super::share::Sources;
 use super::tips::Known;
 use super::writer::Tx;
 use crate::tip::{Prepared, Tip};
@@ -118,8 +119,9 @@ pub(super) fn place(tx: &mut Tx<'_>, placed: Placed<'_>) -> Result<i64, Halt> {
         owner.map(|_| now.as_micros()),
         ready_at,
     ])?;
+    let pos = *tx.next_pos()?;
     rows::insert_events(conn, id, tx.next_pos()?, sealed, Mark::Tag(0))?;
-    rows::insert_blobs(conn, id, blobs, sealed)?;
+    rows::insert_blobs(conn, id, blobs, Sources::new(conn, id, sealed, pos))?;
     for (name, value) in &row.facts.labels {
         conn.prepare_cached("INSERT INTO labels (k, v, run) VALUES (?1, ?2, ?3)")?
             .execute(params![name, value, id])?;
