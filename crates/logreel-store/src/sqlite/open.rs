@@ -200,6 +200,11 @@ fn open_checked(shared: &Shared, create: bool) -> Result<Connection, Error> {
         Halt::Database(error) => refused(error),
         Halt::Refused(error) => error,
     })?;
+    if tables == Tables::None {
+        // Says nothing once the first page is written.
+        conn.pragma_update(None, "page_size", schema::PAGE_BYTES)
+            .map_err(refused)?;
+    }
     become_wal(&conn).map_err(refused)?;
     connect::set_up(&conn, Role::Writer, shared.durability)?;
     if tables != Tables::Ours {

@@ -14,6 +14,11 @@ use rusqlite::Connection;
 /// Changes with the tables.
 pub(super) const VERSION: u32 = 2;
 
+/// The page size of a new store. A row of more than half a page has the page to itself, and one of more
+/// than a page fills pages to the brim: with 4 KiB, messages of 2 kB take twice their length. An append
+/// takes as long with either; a scan of many small events is 5 to 15 % slower.
+pub(super) const PAGE_BYTES: u32 = 2048;
+
 /// Says that a SQLite file is a store of ours: "LogR".
 pub(super) const APPLICATION_ID: i32 = 0x4c6f_6752;
 
