@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::agent::{Agent, Parts};
 use crate::environment::Environment;
-use crate::model::connect;
+use crate::model::{Model, ModelError, connect};
 use crate::price::Prices;
 use crate::redact::Redactor;
 use crate::spec::AgentSpec;
@@ -22,6 +22,7 @@ use crate::toolbox::Toolbox;
 pub struct Agents {
     prices: Arc<Prices>,
     tools: Vec<Arc<dyn Tool>>,
+    models: Vec<Arc<dyn Model>>,
     redact: Vec<String>,
 }
 
@@ -45,11 +46,30 @@ impl Agents {
         self
     }
 
+    /// A model of your own: it answers the specs whose `model` is its name.
+    #[must_use]
+    pub fn model(mut self, model: impl Model + 'static) -> Self {
+        self.models.push(Arc::new(model));
+        self
+    }
+
     /// Patterns of what must not be recorded, beside the usual key shapes and the spec's.
     #[must_use]
     pub fn redact(mut self, patterns: impl IntoIterator<Item = String>) -> Self {
         self.redact.extend(patterns);
         self
+    }
+
+    /// The embedder's own model of that name, or a provider's.
+    fn connected(
+        &self,
+        spec: &AgentSpec,
+        env: &Environment,
+    ) -> Result<Arc<dyn Model>, ModelError> {
+        match self.models.iter().find(|model| model.name() == spec.model) {
+            Some(own) => Ok(Arc::clone(own)),
+            None => connect(spec, &|name| env.get(name).map(str::to_owned)),
+        }
     }
 
     async fn run(self, ctx: Ctx, spec: Arc<Value>, input: Json) -> Result<Json, TaskError> {
@@ -67,7 +87,8 @@ impl Agents {
         })?;
         let dir = folder(ctx.log().dir(), spec.dir.as_deref());
         let env = Environment::of_process();
-        let model = connect(&spec, &|name| env.get(name).map(str::to_owned))
+        let model = self.connected(&spec, &env);
+        let model = model
             .map_err(|error| TaskError::of_kind(error.kind(), error.to_string()).permanent())?;
         let patterns = [&spec.redact[..], &self.redact[..]].concat();
         let redactor = Redactor::new(&patterns, env.secrets(&spec)).map_err(invalid)?;
@@ -99,7 +120,7 @@ impl logreel::Agents for Agents {
         };
         let env = Environment::of_process();
         let lacks = env.lacks(&spec).map(|error| error.to_string());
-        let unreachable = || connect(&spec, &|name| env.get(name).map(str::to_owned)).err();
+        let unreachable = || self.connected(&spec, &env).err();
         lacks.or_else(|| unreachable().map(|error| error.to_string()))
     }
 

@@ -164,7 +164,7 @@ async fn export(path: &Path, run: RunId) -> Result<u64> {
 }
 
 /// The last to close a store moves the WAL into the file.
-fn on_disk(path: &Path) -> Result<u64> {
+pub fn on_disk(path: &Path) -> Result<u64> {
     let wal = PathBuf::from(format!("{}-wal", path.display()));
     let began = now();
     // A driver that ends drops its store a moment after the engine was closed.

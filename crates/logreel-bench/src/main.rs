@@ -18,6 +18,7 @@ mod place;
 mod resume;
 mod step;
 mod tail;
+mod transcript;
 mod work;
 mod workflow;
 
@@ -84,6 +85,8 @@ enum Bench {
     Cancel,
     /// Workflows whose steps do nothing.
     Workflow,
+    /// Bytes and time of a conversation of 200 turns.
+    Transcript,
 }
 
 fn main() -> Result<()> {
@@ -135,6 +138,7 @@ async fn run(bench: Bench, place: Place) -> Result<Vec<Row>> {
             Bench::Resume => resume::bench(&place).await,
             Bench::Cancel => cancel::bench(&place).await,
             Bench::Workflow => workflow::bench(&place).await,
+            Bench::Transcript => transcript::bench(&place).await,
         }
     });
     measured.await?

@@ -49,6 +49,7 @@ fn every_bench_gives_rows_of_the_agreed_shape() {
         ("resume", "ms"),
         ("step", "p50_us p99_us"),
         ("tail", "p50_us p99_us"),
+        ("transcript", "bytes_ratio p50_us"),
     ];
     for (bench, expected) in expected {
         let mut found = metrics.remove(bench).unwrap_or_default();

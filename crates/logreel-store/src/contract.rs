@@ -56,6 +56,7 @@ macro_rules! contract_tests {
             the_row_is_the_fold_of_the_whole_log
             blobs_live_as_long_as_a_run_refers_to_them
             context_nodes_stay_while_a_later_run_goes_on_from_them
+            a_context_node_reads_back_whatever_the_log_has_of_it
             a_command_needs_no_lease_and_bumps_no_epoch
             a_command_sent_twice_gets_the_same_receipt
             a_cancel_always_lands_and_twice_is_harmless

@@ -12,9 +12,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use logreel_core::event::{Budget, Custom, Durability, Provenance, Relation, RunKind, RunStarted};
+use logreel_core::event::{
+    Budget, Custom, Durability, MessageAdded, Provenance, Relation, RunKind, RunStarted,
+};
 use logreel_core::{
-    AppendId, Digest, Draft, Epoch, FOLD_VERSION, Json, Outside, Payload, RunId, Seq, Status,
+    AppendId, Blob, Digest, Draft, Epoch, FOLD_VERSION, Json, Outside, Payload, RunId, Seq, Status,
 };
 use logreel_store::contract::TestEnv;
 use logreel_store::sqlite::{Options, this_host};
@@ -206,7 +208,7 @@ fn a_newer_schema_is_refused_with_both_versions() {
             newer,
             Error::NewerSchema {
                 found: 99,
-                known: 1,
+                known: 2,
                 ..
             }
         ),
@@ -505,6 +507,95 @@ async fn a_run_whose_bodies_were_erased_is_not_forked() {
         matches!(refused, Err(ForkError::Erased(of)) if of == run),
         "{refused:?}"
     );
+}
+
+/// A node whose text is in an event, and the append of both.
+fn spoken(entry: &Entry) -> (Blob, Append) {
+    let words = "it was said ".repeat(200);
+    let node = format!("{{\"message\":\"{words}\",\"previous\":null}}");
+    let node = Blob::new(node.into_bytes());
+    let data = Payload::Inline(Json::of(&words).unwrap());
+    let added = MessageAdded {
+        length: words.len() as u64,
+        node: node.digest(),
+        previous: None,
+        queued: None,
+        redacted: 0,
+        role: "user".into(),
+    };
+    let name = "said".into();
+    let drafts = vec![Draft::new(Custom { data, name }), Draft::new(added)];
+    let append = Append {
+        run: entry.row.run,
+        expect: entry.row.head,
+        epoch: entry.epoch,
+        id: AppendId::driver(1),
+        drafts,
+        blobs: vec![node.clone()],
+    };
+    (node, append)
+}
+
+#[tokio::test]
+async fn what_a_context_node_says_is_stored_once() {
+    let place = Place::new();
+    let store = place.open();
+    let owner = join(&store).await;
+    let entry = create(&store, Some(owner)).await;
+    let (node, append) = spoken(&entry);
+    store.append(append).await.unwrap();
+    let own = "SELECT sum(length(bytes)) FROM blobs";
+    assert!(place.ask(own) < 50, "{}", place.ask(own));
+    let read = store.blob(&node.digest()).await.unwrap().unwrap();
+    assert_eq!(read, **node.bytes());
+    let next = RunStarted {
+        context: Some(node.digest()),
+        ..started()
+    };
+    let next = NewRun {
+        run: SystemEnv.run_id(),
+        started: next,
+        blobs: Vec::new(),
+        owner: None,
+        then: Vec::new(),
+    };
+    store.create(next).await.unwrap();
+    cancel(&store, &entry.row.run).await;
+    store.release(&entry.row.run, entry.epoch).await.unwrap();
+
+    // What is damaged is named, and not given up before someone has seen to it.
+    let swap = |one: &str, other: &str| {
+        let sql = "UPDATE events SET body = replace(body, 'X', 'Y') WHERE kind = 'custom'";
+        place.sql(&sql.replace('X', one).replace('Y', other));
+    };
+    swap("was", "is");
+    let damaged = store.blob(&node.digest()).await;
+    assert!(matches!(damaged, Err(Error::Corrupt { .. })), "{damaged:?}");
+    let before = place.ask("SELECT count(*) FROM events");
+    let refused = store.delete(&entry.row.run).await;
+    assert!(matches!(refused, Err(Error::Corrupt { .. })), "{refused:?}");
+    assert_eq!(place.ask("SELECT count(*) FROM events"), before);
+    assert_eq!(place.ask("SELECT count(*) FROM blob_refs"), 2);
+
+    swap("is", "was");
+    store.delete(&entry.row.run).await.unwrap();
+    let read = store.blob(&node.digest()).await.unwrap().unwrap();
+    assert_eq!(read, **node.bytes());
+    assert_eq!(place.ask(own), i64::try_from(read.len()).unwrap());
+}
+
+#[tokio::test]
+async fn a_store_of_the_first_schema_is_brought_up_to_date() {
+    let place = Place::new();
+    drop(place.open());
+    place.sql("ALTER TABLE blobs DROP COLUMN shares; PRAGMA user_version = 1");
+    let store = place.open();
+    assert_eq!(store.check(), Vec::<String>::new());
+    let owner = join(&store).await;
+    let (node, append) = spoken(&create(&store, Some(owner)).await);
+    store.append(append).await.unwrap();
+    let read = place.open().blob(&node.digest()).await.unwrap().unwrap();
+    assert_eq!(read, **node.bytes());
 }
 
 /// A plain thread has no runtime: its beat must land all the same.

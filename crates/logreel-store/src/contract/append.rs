@@ -752,3 +752,132 @@ pub async fn context_nodes_stay_while_a_later_run_goes_on_from_them(harness: &dy
     }
     world.finish().await;
 }
+
+/// Rule 32: a store may keep what a node says once, where the log has it; nobody sees it. A node reads
+/// back whole while a run needs it, also when the run that said it is gone.
+pub async fn a_context_node_reads_back_whatever_the_log_has_of_it(harness: &dyn Harness) {
+    let mut world = World::new(harness).await;
+    for heir in ["goes on", "says the same", "forks"] {
+        let mut first = world.driven(task("first")).await;
+        let nodes = talk(&mut first, heir).await;
+        assert_nodes(&world, &nodes, true, "written").await;
+        if heir == "forks" {
+            fork_and_go_on(&world, &first, &nodes).await;
+        }
+        first.complete(json!("done")).await;
+        first.release().await;
+        let context = nodes.last().map(Blob::digest);
+        let blobs = world.store.stats().await.expect("stats").blobs;
+        let heirs = match heir {
+            "goes on" => {
+                let next = logreel_core::event::RunStarted {
+                    context,
+                    ..task("next")
+                };
+                let next = world.create(next, None).await.row.run;
+                world.cancel(&next).await;
+                vec![next]
+            }
+            "says the same" => {
+                let mut second = world.driven(task("second")).await;
+                talk(&mut second, heir).await;
+                second.complete(json!("done")).await;
+                second.release().await;
+                vec![second.run]
+            }
+            _ => vec![],
+        };
+        let now = world.store.stats().await.expect("stats").blobs;
+        assert_eq!(now, blobs, "the same node is kept once");
+        world.reopen().await;
+        assert_nodes(&world, &nodes, true, "reopened").await;
+        let mut left = heirs.len();
+        for run in std::iter::once(first.run).chain(heirs) {
+            let gone = world.store.delete(&run).await;
+            gone.expect("an ended run is deleted");
+            for stage in ["deleted", "reopened"] {
+                assert_nodes(&world, &nodes, left > 0, &format!("{heir}: {stage}")).await;
+                world.reopen().await;
+            }
+            left = left.saturating_sub(1);
+        }
+        assert_eq!(world.store.stats().await.expect("stats").blobs, 0, "{heir}");
+    }
+    world.finish().await;
+}
+
+/// A conversation whose words are in other events too: in the same append, before it, as they are, in
+/// part, and as text that was JSON.
+async fn talk(pen: &mut super::world::Pen, subject: &str) -> Vec<Blob> {
+    let words = format!("{subject}: \"äöü\" \\ \n\t\u{1} {}", "word ".repeat(400));
+    let object = json!({"exit": 0, "stdout": words}).to_string();
+    let mut nodes: Vec<Blob> = Vec::new();
+    let said = [
+        vec![words.clone()],
+        vec![object.clone(), words[..words.len() / 2].to_owned()],
+        vec![words.to_uppercase(), object, "short".to_owned()],
+        vec![],
+    ];
+    for (index, texts) in said.into_iter().enumerate() {
+        let previous = nodes.last().map(Blob::digest);
+        let node = json!({"message": {"parts": texts}, "previous": previous}).to_string();
+        let node = Blob::new(node.into_bytes());
+        let added = Draft::new(MessageAdded {
+            length: 9,
+            node: node.digest(),
+            previous,
+            role: "user".into(),
+            queued: None,
+            redacted: 0,
+        });
+        let source = custom("said", json!({"exit": 0, "stdout": words}));
+        let drafts = match index % 2 {
+            0 => vec![source, added],
+            _ => {
+                pen.write(vec![source]).await;
+                vec![added]
+            }
+        };
+        let append = Append {
+            blobs: vec![node.clone()],
+            ..pen.append(drafts)
+        };
+        pen.send(append).await.expect("it lands");
+        nodes.push(node);
+    }
+    nodes
+}
+
+/// A fork goes on from its parent's nodes and leaves them as they were.
+async fn fork_and_go_on(world: &World<'_>, parent: &super::world::Pen, nodes: &[Blob]) {
+    let owner = world.owner(1).await;
+    let new = crate::NewFork {
+        run: world.env.run_id(),
+        parent: parent.run,
+        at: crate::ForkAt::Last,
+        relation: logreel_core::event::Relation::Fork,
+        input: None,
+        budget: None,
+        forgotten: Vec::new(),
+        blobs: Vec::new(),
+        owner: Some(owner),
+    };
+    let made = world.store.fork(new).await.expect("a fork is made");
+    let mut fork = world.pen(made.entry());
+    let own = talk(&mut fork, "the fork").await;
+    assert_nodes(world, &own, true, "of the fork").await;
+    fork.complete(json!("done")).await;
+    fork.release().await;
+    world.store.delete(&fork.run).await.expect("a fork goes");
+    assert_nodes(world, &own, false, "the fork is gone").await;
+    assert_nodes(world, nodes, true, "its parent is there").await;
+}
+
+async fn assert_nodes(world: &World<'_>, nodes: &[Blob], there: bool, stage: &str) {
+    for (index, node) in nodes.iter().enumerate() {
+        let found = world.store.blob(&node.digest()).await;
+        let found = found.expect("a blob is looked up");
+        let expected = there.then(|| node.bytes().to_vec());
+        assert!(found == expected, "{stage}: node {index}: {found:?}");
+    }
+}

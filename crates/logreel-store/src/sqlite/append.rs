@@ -11,6 +11,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::failure::Halt;
 use super::rows::{self, Mark, RECORD};
 use super::search;
+use super::share::Sources;
 use super::tips::Known;
 use super::writer::Tx;
 use crate::tip::{Prepared, Tip};
@@ -249,8 +250,9 @@ pub(super) fn land(tx: &mut Tx<'_>, landing: Landing<'_>, tip: &Tip) -> Result<L
         return Ok(Landed::Refused);
     }
     let conn = tx.conn;
+    let pos = *tx.next_pos()?;
     rows::insert_events(conn, id, tx.next_pos()?, sealed, mark)?;
-    rows::insert_blobs(conn, id, blobs, sealed)?;
+    rows::insert_blobs(conn, id, blobs, Sources::new(conn, id, sealed, pos))?;
     tx.ring(row.run, row.head.seq);
     project(tx, id, &before, tip)
 }

@@ -95,8 +95,8 @@ fn pragmas(role: Role, durability: Durability) -> Vec<(&'static str, i64)> {
     };
     let mut pragmas = vec![
         ("synchronous", synchronous),
-        // A WAL that wraps costs half the fsync of one that grows.
-        ("wal_autocheckpoint", 1000),
+        // A WAL that wraps costs half the fsync of one that grows: 4 MiB of our pages.
+        ("wal_autocheckpoint", 2000),
         ("journal_size_limit", 16 << 20),
         ("temp_store", 2),
         ("foreign_keys", 0),

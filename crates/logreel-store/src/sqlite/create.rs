@@ -12,6 +12,7 @@ use super::failure::Halt;
 use super::limit;
 use super::rows::{self, Mark, RECORD, Stored};
 use super::search;
+use super::share::Sources;
 use super::tips::Known;
 use super::writer::Tx;
 use crate::tip::{Prepared, Tip};
@@ -131,8 +132,9 @@ pub(super) fn place(tx: &mut Tx<'_>, placed: Placed<'_>) -> Result<i64, Halt> {
         limit.map(|limit| &limit.key),
         limit.map(|limit| limit.max),
     ])?;
+    let pos = *tx.next_pos()?;
     rows::insert_events(conn, id, tx.next_pos()?, sealed, Mark::Tag(0))?;
-    rows::insert_blobs(conn, id, blobs, sealed)?;
+    rows::insert_blobs(conn, id, blobs, Sources::new(conn, id, sealed, pos))?;
     for (name, value) in &row.facts.labels {
         conn.prepare_cached("INSERT INTO labels (k, v, run) VALUES (?1, ?2, ?3)")?
             .execute(params![name, value, id])?;

@@ -8,6 +8,7 @@ use super::failure::Halt;
 use super::fork;
 use super::rows;
 use super::search;
+use super::share;
 use super::writer::Tx;
 use crate::Error;
 
@@ -40,10 +41,20 @@ pub(super) fn delete(tx: &mut Tx<'_>, run: RunId) -> Result<(), Halt> {
     if let Some(child) = child {
         return needed(format!("its child {child} has not ended"));
     }
+    let conn = tx.conn;
+    // First, because a blob that cannot be kept refuses the delete, and a refusal has written nothing.
+    conn.execute_batch("SAVEPOINT blobs")?;
+    match delete_blobs(conn, id) {
+        Ok(()) => conn.execute_batch("RELEASE blobs")?,
+        Err(Halt::Refused(error)) => {
+            conn.execute_batch("ROLLBACK TO blobs; RELEASE blobs")?;
+            return Err(error.into());
+        }
+        Err(database) => return Err(database),
+    }
     if stored.live {
         retire(tx, id, &run)?;
     }
-    let conn = tx.conn;
     // Places that were given are never given again (SEMANTICS 11).
     let last = *tx.next_pos()? - 1;
     conn.prepare_cached("UPDATE meta SET value = max(value, ?1) WHERE key = 'pos_floor'")?
@@ -55,7 +66,6 @@ pub(super) fn delete(tx: &mut Tx<'_>, run: RunId) -> Result<(), Halt> {
     conn.prepare_cached("UPDATE keys SET deleted_at = ?2 WHERE run = ?1")?
         .execute(params![run.to_string(), tx.shared.env.now().as_micros()])?;
     search::remove(conn, id)?;
-    delete_blobs(conn, id)?;
     conn.prepare_cached("DELETE FROM runs WHERE id = ?1")?
         .execute([id])?;
     debug_assert!(matches!(
@@ -68,9 +78,10 @@ pub(super) fn delete(tx: &mut Tx<'_>, run: RunId) -> Result<(), Halt> {
 }
 
 /// A blob goes with its last reference, unless a context node that stays comes after it; a node that
-/// goes may have been the last that kept the one before it.
-fn delete_blobs(conn: &Connection, id: i64) -> rusqlite::Result<()> {
-    let mut candidates: Vec<Vec<u8>> = conn
+/// goes may have been the last that kept the one before it. One that stays no longer needs the run's
+/// events.
+fn delete_blobs(conn: &Connection, id: i64) -> Result<(), Halt> {
+    let referred: Vec<Vec<u8>> = conn
         .prepare_cached("SELECT digest FROM blob_refs WHERE run = ?1")?
         .query_map([id], |row| row.get(0))?
         .collect::<Result<_, _>>()?;
@@ -82,10 +93,11 @@ fn delete_blobs(conn: &Connection, id: i64) -> rusqlite::Result<()> {
          AND NOT EXISTS (SELECT 1 FROM blobs WHERE previous = ?1)
          RETURNING previous",
     )?;
+    let mut candidates = referred.clone();
     while let Some(digest) = candidates.pop() {
         let deleted: Option<Option<Vec<u8>>> =
             delete.query_row([digest], |row| row.get(0)).optional()?;
         candidates.extend(deleted.flatten());
     }
-    Ok(())
+    share::keep_whole(conn, id, &referred)
 }

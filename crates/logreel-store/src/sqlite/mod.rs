@@ -25,6 +25,7 @@ mod read;
 mod rows;
 mod schema;
 mod search;
+mod share;
 mod store;
 mod tail;
 mod tips;

@@ -196,19 +196,25 @@ fn open_checked(shared: &Shared, create: bool) -> Result<Connection, Error> {
         let what = format!("{} is read-only; make it writable", path.display());
         return Err(Error::unavailable(what));
     }
-    let ours = check_schema(&conn, path, create).map_err(|halt| match halt {
+    let tables = check_schema(&conn, path, create).map_err(|halt| match halt {
         Halt::Database(error) => refused(error),
         Halt::Refused(error) => error,
     })?;
+    if tables == Tables::None {
+        // Says nothing once the first page is written.
+        conn.pragma_update(None, "page_size", schema::PAGE_BYTES)
+            .map_err(refused)?;
+    }
     become_wal(&conn).map_err(refused)?;
     connect::set_up(&conn, Role::Writer, shared.durability)?;
-    if !ours {
-        // Another process may be making it at the same time: look again under the lock.
+    if tables != Tables::Ours {
+        // Another process may be making them at the same time: look again under the lock.
         let tx = Transaction::new_unchecked(&conn, TransactionBehavior::Immediate);
         let tx = tx.map_err(refused)?;
         if schema::is_empty(&tx).map_err(refused)? {
             schema::create(&tx).map_err(refused)?;
         }
+        schema::upgrade(&tx).map_err(refused)?;
         tx.commit().map_err(refused)?;
     }
     check_whole(&conn, path)?;
@@ -235,14 +241,25 @@ fn error_at(path: &Path, error: Error) -> Error {
     }
 }
 
-/// Whether the file has our tables. `false` = it is empty and may be given them.
-fn check_schema(conn: &Connection, path: &Path, create: bool) -> Result<bool, Halt> {
+/// What is in a file that may be a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tables {
+    /// Nothing.
+    None,
+    /// Those of an older build, which are brought up to date.
+    Older,
+    /// Ours.
+    Ours,
+}
+
+/// Whether the file has our tables, or may be given them.
+fn check_schema(conn: &Connection, path: &Path, create: bool) -> Result<Tables, Halt> {
     let (application, version) = (schema::application(conn)?, schema::version(conn)?);
     if application != schema::APPLICATION_ID {
         // Nobody's yet: also what is left when whoever made it was killed before its first commit.
         if application == 0 && version == 0 && schema::is_empty(conn)? {
             return match create {
-                true => Ok(false),
+                true => Ok(Tables::None),
                 false => Err(place::no_store(path).into()),
             };
         }
@@ -254,7 +271,8 @@ fn check_schema(conn: &Connection, path: &Path, create: bool) -> Result<bool, Ha
         .into());
     }
     match version {
-        schema::VERSION => Ok(true),
+        schema::VERSION => Ok(Tables::Ours),
+        1..schema::VERSION => Ok(Tables::Older),
         found if found > schema::VERSION => {
             let path = path.to_owned();
             Err(Error::NewerSchema {

@@ -7,6 +7,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::failure::Halt;
 use super::fork;
 use super::rows::{self, RECORD};
+use super::share;
 use crate::{Error, EventPage};
 
 /// A page ends after this many bytes of bodies, so that reading a long log needs little memory.
@@ -100,11 +101,15 @@ pub(super) fn key(conn: &Connection, run: &RunId) -> Result<Option<RunKey>, Halt
 
 /// A blob is found only through a reference.
 pub(super) fn blob(conn: &Connection, digest: &Digest) -> Result<Option<Vec<u8>>, Halt> {
-    let sql = "SELECT bytes FROM blobs WHERE digest = ?1";
-    let found = conn
-        .prepare_cached(sql)?
-        .query_row([digest.as_bytes().as_slice()], |row| row.get(0));
-    Ok(found.optional()?)
+    let sql = "SELECT bytes, shares FROM blobs WHERE digest = ?1";
+    let mut statement = conn.prepare_cached(sql)?;
+    let mut rows = statement.query([digest.as_bytes().as_slice()])?;
+    let Some(row) = rows.next()? else {
+        return Ok(None);
+    };
+    // The open statement keeps the blob and the events that it shares with of one moment.
+    let shares: Option<String> = row.get(1)?;
+    share::read(conn, digest, row.get(0)?, shares.as_deref()).map(Some)
 }
 
 /// Runs by a prefix of their id, or by its last 8 digits, newest first.

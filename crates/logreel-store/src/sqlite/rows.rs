@@ -17,6 +17,7 @@ use super::fork;
 use super::limit;
 use super::open::Shared;
 use super::owners::Life;
+use super::share::Sources;
 use crate::tip::Tip;
 use crate::{Driver, Entry, Error, OwnerId};
 
@@ -397,25 +398,24 @@ pub(super) fn insert_events(
     Ok(())
 }
 
-/// Writes blobs with their references (SEMANTICS 32).
+/// Writes blobs with their references (SEMANTICS 32), once the events they came with are written.
 pub(super) fn insert_blobs(
     conn: &Connection,
     id: i64,
     blobs: &[Blob],
-    sealed: &[Sealed],
+    mut sources: Sources<'_>,
 ) -> rusqlite::Result<()> {
     for blob in blobs {
-        let previous = sealed.iter().find_map(|sealed| match &sealed.event.body {
-            Body::MessageAdded(added) if added.node == blob.digest() => added.previous,
-            _ => None,
-        });
+        let (parts, previous) = sources.parts(blob)?;
         conn.prepare_cached(
-            "INSERT INTO blobs (digest, previous, bytes) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
+            "INSERT INTO blobs (digest, previous, shares, bytes) VALUES (?1, ?2, ?3, ?4)
+             ON CONFLICT DO NOTHING",
         )?
         .execute(params![
             blob.digest().as_bytes().as_slice(),
             previous.as_ref().map(|digest| digest.as_bytes().as_slice()),
-            &**blob.bytes(),
+            parts.shares,
+            parts.bytes,
         ])?;
         refer(conn, id, &blob.digest())?;
     }
