@@ -61,11 +61,7 @@ impl Agents {
     }
 
     /// The embedder's own model of that name, or a provider's.
-    fn connected(
-        &self,
-        spec: &AgentSpec,
-        env: &Environment,
-    ) -> Result<Arc<dyn Model>, ModelError> {
+    fn connected(&self, spec: &AgentSpec, env: &Environment) -> Result<Arc<dyn Model>, ModelError> {
         match self.models.iter().find(|model| model.name() == spec.model) {
             Some(own) => Ok(Arc::clone(own)),
             None => connect(spec, &|name| env.get(name).map(str::to_owned)),

@@ -3,7 +3,7 @@
 //! Values are read by the process that drives the run, when it begins to; they are in no spec and no
 //! log.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::spec::{AgentSpec, McpSpec};
 
