@@ -13,6 +13,7 @@ mod provider;
 
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
+use std::time::Duration;
 
 use common::Ran;
 use common::kill::{At, End, killed_at, marked, until};
@@ -346,6 +347,53 @@ fn an_approved_call_is_made_once_with_strace() {
     // `reconcile` said what became of it.
     assert_eq!(of_kind(&log, "tool.resolved").len(), 1);
     assert_eq!(of_kind(&log, "tool.returned").len(), 0);
+}
+
+#[test]
+fn an_answer_that_was_coming_in_is_asked_for_again_and_told_of() {
+    let slow = Said::text(&"word ".repeat(40)).in_pieces(50, Duration::from_millis(200));
+    let provider = Provider::by_turn(vec![
+        vec![Said::call("toolu_0123456789", "look", "{}").into()],
+        vec![slow.into(), Said::text("whole").into()],
+    ]);
+    let project = Project::new("");
+    let spec = format!(
+        r#"
+        name = "a"
+        model = "anthropic/claude-test"
+        base_url = "{}"
+        api_key_env = "LIFE_KEY"
+        tools = ["look"]
+        [tool.look]
+        description = "Looks"
+        effect = "read"
+        run = "cat > /dev/null; echo seen"
+        "#,
+        provider.anthropic_url()
+    );
+    project.write("a.toml", &spec);
+    let run = the_run();
+    let mut command = project.std_command();
+    command.args(["run", "a.toml", "go", "--id", &run, "--json"]);
+    command.env("LIFE_KEY", "a-key-of-life-1");
+    let begun = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+    let mut begun = begun.unwrap();
+    until("the second turn is asked for", || {
+        provider.counts() == [1, 1]
+    });
+    begun.kill().unwrap();
+    begun.wait().unwrap();
+    let mut resume = project.command();
+    resume.env("LIFE_KEY", "a-key-of-life-1");
+    ends(&common::ran(resume.args(["resume", &run])), 0, "whole");
+    assert_eq!(provider.counts(), [1, 2]);
+    provider.assert_no_faults();
+    let log = log(&project, &run);
+    let expected = [("m1.turn", 1), ("m2.turn", 1), ("m2.turn", 2)];
+    let expected = expected.map(|(call, n)| (call.to_owned(), n));
+    assert_eq!(model_calls(&log), expected);
+    let said = log.iter().filter(|it| it.to_string().contains("word word"));
+    assert_eq!(said.count(), 0, "what was not whole is not recorded");
 }
 
 #[test]

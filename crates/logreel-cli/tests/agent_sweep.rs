@@ -391,3 +391,132 @@ fn anthropic_killed_at_every_commit_with_strace() {
 fn anthropic_killed_between_each_effect_and_its_record_with_strace() {
     sweep(Format::Anthropic, At::Unwritten);
 }
+
+const EVERYTHING: &str = r#"
+name = "everything"
+model = "scripted/a.jsonl"
+tools = ["look", "fix", "helper"]
+plan = true
+context = { compact_at = 500 }
+output_schema = { type = "object" }
+[policy]
+allow = ["fix"]
+[[verify]]
+name = "fixed"
+run = "test -e fixed"
+[agents.helper]
+spec = "helper.toml"
+description = "Helps"
+[tool.look]
+description = "Looks"
+effect = "read"
+run = "cat > /dev/null; echo seen"
+[tool.fix]
+description = "Fixes"
+effect = "idempotent"
+run = "cat > /dev/null; touch fixed; echo is fixed"
+"#;
+
+const HELPER: &str = r#"
+name = "helper"
+model = "scripted/helper.jsonl"
+tools = ["send"]
+[policy]
+allow = ["send"]
+[tool.send]
+description = "Sends"
+effect = "write"
+run = 'cat > /dev/null; echo $LOGREEL_KEY >> sent; echo sent'
+reconcile = 'cat > /dev/null; grep -qx $LOGREEL_KEY sent || exit 10; echo sent'
+"#;
+
+/// The plan, a turn with a sub-agent, a summary, an answer that misses its schema and its repair, checks
+/// that fail, what mends it, and the end.
+const EVERYTHING_SAID: &str = r#"
+{"text": "1. look 2. help", "expect": {"last": "go", "messages": 1}}
+{"tool_calls": [{"name": "helper", "arguments": {"input": "send"}}, {"name": "look", "arguments": {}}], "usage": {"input_tokens": 1000}, "expect": {"messages": 3}}
+{"text": "It was sent.", "expect": {"last": "Summarise", "any": ["42", "seen"], "messages": 6}}
+{"text": "not JSON", "expect": {"last": ["go", "It was sent."], "messages": 1}}
+{"text": "{}", "expect": {"last": "does not fit the schema", "messages": 3}}
+{"tool_calls": [{"name": "fix", "arguments": {}}], "expect": {"last": "does not pass its checks", "messages": 5}}
+{"text": "{\"ok\": true}", "expect": {"last": "is fixed", "messages": 7}}
+"#;
+
+const HELPER_SAID: &str = r#"
+{"tool_calls": [{"name": "send", "arguments": {}}], "expect": {"last": "send", "messages": 1}}
+{"text": "42", "expect": {"last": "sent", "messages": 3}}
+"#;
+
+/// Kills it at its nth commit and goes on; gives the digest it ended with. `None` when there are fewer.
+fn everything(at: At, nth: usize) -> (String, Option<String>) {
+    let project = Project::new("");
+    project.write("a.toml", EVERYTHING);
+    project.write("a.jsonl", EVERYTHING_SAID);
+    project.write("helper.toml", HELPER);
+    project.write("helper.jsonl", HELPER_SAID);
+    let run = run_id(1).to_string();
+    let begin = ["run", "a.toml", "go", "--id", &run, "-q"];
+    let wal = project.path(".logreel/runs.db-wal");
+    let end = killed_at(project.std_command().args(begin), &wal, at, nth);
+    let log = || {
+        let said = project.run(&["log", &run, "--json"]).out;
+        let lines = said.lines().map(|line| serde_json::from_str(line).unwrap());
+        lines.collect::<Vec<Value>>()
+    };
+    let before = log();
+    let last = before.last().map_or("nothing".to_owned(), name_of);
+    let ran = match before.is_empty() {
+        true => project.run(&begin),
+        false => project.run(&["resume", &run, "-q"]),
+    };
+    let is = (ran.code, ran.out.trim_end());
+    assert_eq!(is, (0, "{\"ok\":true}"), "after {last}: {}", ran.err);
+    let sent = project.read("sent").lines().count();
+    assert_eq!(sent, 1, "after {last}");
+    let after = log();
+    let (was, is) = (asked(&before), asked(&after));
+    assert_eq!(is.len(), 7, "after {last}: {is:?}");
+    for (call, now) in &is {
+        assert_eq!(now.answers, 1, "after {last}: {call}");
+        if was.get(call).is_some_and(|it| it.answers == 1) {
+            assert_eq!(was[call], *now, "after {last}: {call} was answered");
+        }
+    }
+    for kind in ["context.compacted", "plan.made", "child.started"] {
+        let count = after.iter().filter(|it| it["kind"] == kind).count();
+        assert_eq!(count, 1, "after {last}: {kind}");
+    }
+    assert_eq!(project.run(&["verify"]).code, 0, "after {last}");
+    let shown = project.json(&["show", &run]);
+    assert_eq!(shown["verification"]["verdict"], "passed", "{shown}");
+    let digest = shown["final_state_digest"].as_str().unwrap().to_owned();
+    (digest, (end == End::Killed).then_some(last))
+}
+
+fn sweep_everything(at: At) {
+    let (undisturbed, none) = everything(at, usize::MAX);
+    assert_eq!(none, None);
+    let mut boundaries = 0;
+    for nth in 1.. {
+        let (digest, Some(last)) = everything(at, nth) else {
+            break;
+        };
+        assert_eq!(digest, undisturbed, "after {last}");
+        println!(
+            "everything {at:?} boundary {nth}: killed at {last}; resumed: completed, digest equal"
+        );
+        boundaries = nth;
+    }
+    println!("everything {at:?}: {boundaries} boundaries");
+    assert!(boundaries >= 30, "{boundaries} boundaries");
+}
+
+#[test]
+fn every_phase_killed_at_every_commit_with_strace() {
+    sweep_everything(At::Synced);
+}
+
+#[test]
+fn every_phase_killed_between_each_effect_and_its_record_with_strace() {
+    sweep_everything(At::Unwritten);
+}
