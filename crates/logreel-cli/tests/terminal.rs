@@ -106,7 +106,9 @@ impl OnTerminal {
     }
 
     fn until(&mut self, holds: impl Fn(&str) -> bool) {
-        while !holds(&self.screen.text()) {
+        // In the middle of a frame the screen is neither the old one nor the new one.
+        let is_torn = |it: &Self| it.screen.cursor_hidden && !it.raw.ends_with("\x1b[J");
+        while is_torn(self) || !holds(&self.screen.text()) {
             assert!(self.read(), "it ended with\n{}", self.screen.text());
         }
     }

@@ -72,8 +72,8 @@ impl Line {
         }
     }
 
-    /// Whether it is a call of a tool.
-    pub fn is_call(&self) -> bool {
+    /// Whether it is an agent's doing, and no step of a workflow.
+    pub fn is_of_agent(&self) -> bool {
         self.key != self.id
     }
 
@@ -290,7 +290,10 @@ impl Model {
     }
 
     pub fn steps_over(&self) -> usize {
-        self.lines.iter().filter(|line| line.mark.is_over()).count()
+        let lines = self.lines.iter();
+        lines
+            .filter(|line| line.mark.is_over() && !line.is_of_agent())
+            .count()
     }
 
     /// The steps of a spec, each a line, those of a child below the step that it is the work of.

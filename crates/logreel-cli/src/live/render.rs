@@ -197,7 +197,7 @@ fn step(line: &Line, now: Timestamp, columns: &Columns, brush: Brush) -> String 
     let note = match (line.mark, &line.effect) {
         (Mark::Pending | Mark::Running, Some(effect)) if line.note.is_empty() => effect.clone(),
         // Of a call it matters while it can be interrupted.
-        (Mark::Running, Some(effect)) if line.is_call() => format!("{effect}  {}", line.note),
+        (Mark::Running, Some(effect)) if line.is_of_agent() => format!("{effect}  {}", line.note),
         _ => line.note.clone(),
     };
     let note = text::fit(&note, width.saturating_sub(used + 2));

@@ -119,7 +119,7 @@ impl Model {
             Body::TurnStarted(turn) => agent.turn = turn.turn,
             Body::PlanMade(plan) => {
                 let note = text::preview(&plan.plan);
-                let line = self.own_line(run, "plan", "plan")?;
+                let line = self.own_line(run, "the plan", "plan")?;
                 (line.mark, line.note) = (Mark::Finished, note);
             }
             Body::ModelCalled(called) => self.begins(run, &called.call, at),
