@@ -588,7 +588,11 @@ async fn what_a_context_node_says_is_stored_once() {
 async fn a_store_of_the_first_schema_is_brought_up_to_date() {
     let place = Place::new();
     drop(place.open());
-    place.sql("ALTER TABLE blobs DROP COLUMN shares; PRAGMA user_version = 1");
+    place.sql(
+        "DROP INDEX live_limit; ALTER TABLE live DROP COLUMN limit_max;
+         ALTER TABLE live DROP COLUMN limit_key; ALTER TABLE blobs DROP COLUMN shares;
+         PRAGMA user_version = 1",
+    );
     let store = place.open();
     assert_eq!(store.check(), Vec::<String>::new());
     let owner = join(&store).await;

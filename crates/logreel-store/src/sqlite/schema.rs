@@ -169,7 +169,13 @@ pub(super) fn create(conn: &Connection) -> rusqlite::Result<()> {
 /// Brings the tables of an older build to this version, inside the caller's transaction.
 pub(super) fn upgrade(conn: &Connection) -> rusqlite::Result<()> {
     if version(conn)? == 1 {
-        conn.execute_batch("ALTER TABLE blobs ADD COLUMN shares TEXT; PRAGMA user_version = 2;")?;
+        conn.execute_batch(
+            "ALTER TABLE blobs ADD COLUMN shares TEXT;
+             ALTER TABLE live ADD COLUMN limit_key TEXT;
+             ALTER TABLE live ADD COLUMN limit_max INTEGER;
+             CREATE INDEX live_limit ON live (limit_key, owner, run) WHERE limit_key IS NOT NULL;
+             PRAGMA user_version = 2;",
+        )?;
     }
     Ok(())
 }
