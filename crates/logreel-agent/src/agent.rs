@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use logreel::core::Blob;
-use logreel::core::event::Phase;
+use logreel::core::event::{ContextCompacted, Phase};
 use logreel::{Body, Ctx, Json, Log, TaskError};
 use serde_json::Value;
 
@@ -86,6 +86,9 @@ impl<'a> Agent<'a> {
                 self.with_context(|context| next(&self.spec, progress, context, steered))
             });
             match next {
+                Next::Open if self.with_progress(|progress| progress.begins_again) => {
+                    self.begin_again().await?;
+                }
                 Next::Open => {
                     let (message, redacted) = self.redacted(prompt::input(&self.input));
                     let opening = self.additions([(message, None, redacted)]);
@@ -103,6 +106,25 @@ impl<'a> Agent<'a> {
                 Next::Fail(error) => return Err(error),
             }
         }
+    }
+
+    /// A fork under another input goes on from where its session was, not from what was said to the old
+    /// one.
+    async fn begin_again(&self) -> Result<(), TaskError> {
+        let (message, redacted) = self.redacted(prompt::input(&self.input));
+        let start = self.log().with_state(|state| state.started_context);
+        let opening = Addition::after(start, message, None, redacted);
+        let begun = ContextCompacted {
+            node: opening.event.node,
+            previous: self.with_context(|context| context.head()),
+        };
+        let node = opening.event.node;
+        self.log()
+            .record(vec![begun.into()], vec![opening.blob])
+            .await?;
+        let context = Context::load(&self.log(), Some(node)).await?;
+        self.with_context(|it| *it = context);
+        Ok(())
     }
 
     pub(crate) fn log(&self) -> Log<'a> {

@@ -89,7 +89,12 @@ impl Agents {
         let patterns = [&spec.redact[..], &self.redact[..]].concat();
         let redactor = Redactor::new(&patterns, env.secrets(&spec)).map_err(invalid)?;
         let toolbox = Toolbox::open(&ctx, &spec, &dir, &env, &self.tools).await;
-        let toolbox = toolbox.map_err(invalid)?;
+        // A server that does not start says why, and may say too much.
+        let toolbox = toolbox.map_err(|why| {
+            let why = why.to_string();
+            let (why, _) = redactor.text(&why);
+            TaskError::of_kind("spec", why.into_owned()).permanent()
+        })?;
         let parts = Parts {
             spec: Arc::new(spec),
             dir,

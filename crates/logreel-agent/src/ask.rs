@@ -15,15 +15,22 @@ use serde_json::Value;
 
 use crate::agent::Agent;
 use crate::context::Addition;
-use crate::message::{Message, Part, Role};
+use crate::cut::cut;
+use crate::message::{Message, Part, Role, ToolResult};
 use crate::model::{Answer, Delta, Finish, ModelError, Request};
-use crate::progress::{ModelCall, OpenCall, Purpose};
+use crate::progress::{ModelCall, OpenCall, Progress, Purpose};
 use crate::prompt;
 
 /// What a call may answer at most, when the spec says nothing; for its reservation.
 const OUTPUT_TOKENS: u64 = 4096;
 /// An answer that takes longer is given up and asked for again.
 const ANSWER_MAX: Duration = Duration::from_secs(15 * 60);
+/// What a failure tells of an answer that was cut.
+const BEGINNING_BYTES_MAX: usize = 200;
+/// What is left of each text of a conversation that was too long.
+const SHORTENED_BYTES_MAX: usize = 1024;
+/// Instead of a plan, when the model calls tools at once.
+const NO_PLAN: &str = "(no plan: the model began at once)";
 const BACK_OFF: Duration = Duration::from_secs(1);
 const BACK_OFF_MAX: Duration = Duration::from_secs(60);
 
@@ -55,7 +62,12 @@ impl Agent<'_> {
                 let error = ModelError::Refused { message };
                 self.failed(call, &error, answer.spent).await
             }
-            Ok(answer) if is_empty(&answer) => {
+            Ok(answer) if answer.finish == Finish::Length => {
+                let message = cut(&answer.message.words(), BEGINNING_BYTES_MAX);
+                let error = ModelError::Cut { message };
+                self.failed(call, &error, answer.spent).await
+            }
+            Ok(answer) if is_empty(call.purpose, &answer) => {
                 let error = ModelError::Retryable {
                     message: "the model's answer is empty".to_owned(),
                 };
@@ -72,7 +84,8 @@ impl Agent<'_> {
             return Ok(());
         };
         let doubled = BACK_OFF * 2_u32.saturating_pow(failure.in_a_row.saturating_sub(1).min(16));
-        let delay = failure.retry_after.unwrap_or(doubled.min(BACK_OFF_MAX));
+        let asked_for = failure.retry_after.filter(|delay| !delay.is_zero());
+        let delay = asked_for.unwrap_or(doubled.min(BACK_OFF_MAX));
         // Time spent down counts.
         let passed = self.log().now().since(failure.at);
         let left = delay.saturating_sub(passed);
@@ -153,6 +166,15 @@ impl Agent<'_> {
 
     fn request(&self, call: ModelCall) -> Request {
         let mut messages = self.with_context(|context| context.messages().to_vec());
+        let was_too_long = |progress: &Progress| {
+            let failure = progress.failure.as_ref();
+            failure.is_some_and(|failure| failure.cause.kind == "too_long")
+        };
+        if call.purpose == Purpose::Compact && self.with_progress(was_too_long) {
+            for message in &mut messages {
+                *message = Arc::new(shortened(message));
+            }
+        }
         messages.extend(prompt::closing(call.purpose).map(Arc::new));
         let wants_schema = matches!(call.purpose, Purpose::Turn | Purpose::Repair);
         let output_schema = self.spec.output_schema.clone().filter(|_| wants_schema);
@@ -236,7 +258,11 @@ impl Agent<'_> {
                     .await
             }
             Purpose::Plan => {
-                let (plan, plan_blob) = Payload::of(Json::of(&message.words())?);
+                let words = match message.words() {
+                    words if words.trim().is_empty() => NO_PLAN.to_owned(),
+                    words => words,
+                };
+                let (plan, plan_blob) = Payload::of(Json::of(&words)?);
                 let blobs = blobs.into_iter().chain(plan_blob).collect();
                 let mut messages = vec![(message, None, redacted)];
                 // A model that calls tools all the same has begun to carry it out.
@@ -326,7 +352,25 @@ impl Agent<'_> {
     }
 }
 
-fn is_empty(answer: &Answer) -> bool {
+/// Whether there is nothing to go on with. A summary of calls alone would be the end of the conversation.
+fn is_empty(purpose: Purpose, answer: &Answer) -> bool {
     let message = &answer.message;
-    message.tool_calls().next().is_none() && message.words().trim().is_empty()
+    let has_calls = message.tool_calls().next().is_some() && purpose != Purpose::Compact;
+    !has_calls && message.words().trim().is_empty()
+}
+
+/// A conversation that was too long, cut so that it can be summarised.
+fn shortened(message: &Message) -> Message {
+    let parts = message.parts.iter().cloned().map(|part| match part {
+        Part::ToolResult(result) => Part::ToolResult(ToolResult {
+            text: cut(&result.text, SHORTENED_BYTES_MAX),
+            ..result
+        }),
+        Part::Text(text) => Part::Text(cut(&text, SHORTENED_BYTES_MAX)),
+        part @ (Part::ToolCall(_) | Part::Opaque(_)) => part,
+    });
+    Message {
+        parts: parts.collect(),
+        role: message.role,
+    }
 }

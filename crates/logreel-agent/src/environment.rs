@@ -90,6 +90,23 @@ impl Environment {
         Ok(all)
     }
 
+    /// The whole environment of a check: what whoever drives the run has, but for keys of models, and the
+    /// variables of the agent's commands.
+    pub fn of_checks(
+        &self,
+        spec: &AgentSpec,
+    ) -> Result<BTreeMap<String, String>, EnvironmentError> {
+        let mut all = self.values.clone();
+        all.retain(|name, _| !USUAL_KEYS.contains(&name.as_str()));
+        each_agent(spec, &mut |agent| {
+            if let Some(key) = &agent.api_key_env {
+                all.remove(key);
+            }
+        });
+        self.add(spec, &spec.env_from, &spec.env, &mut all)?;
+        Ok(all)
+    }
+
     /// The whole environment of an MCP server's program.
     pub fn of_server(
         &self,

@@ -135,6 +135,12 @@ pub enum ModelError {
         /// What the provider said.
         message: String,
     },
+    /// The answer was cut at its longest.
+    #[error("the answer was cut at its longest; raise `params.max_output_tokens`: {message}")]
+    Cut {
+        /// How it began.
+        message: String,
+    },
     /// No key, or a wrong one.
     #[error("not authorized: {message}")]
     Auth {
@@ -157,6 +163,7 @@ impl ModelError {
             Self::RateLimited { .. } => "rate_limited",
             Self::Refused { .. } => "refused",
             Self::TooLong { .. } => "too_long",
+            Self::Cut { .. } => "length",
             Self::Auth { .. } => "auth",
             Self::Invalid { .. } => "model_error",
         }

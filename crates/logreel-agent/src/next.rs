@@ -105,7 +105,7 @@ fn after_answer(spec: &AgentSpec, progress: &Progress, answer: &Message, steered
 
 fn before_turn(spec: &AgentSpec, progress: &Progress, context: &Context) -> Next {
     let turns_max = spec.turns_max();
-    if progress.turns >= turns_max && progress.turn_is_over {
+    if progress.turns - progress.turns_before >= turns_max && progress.turn_is_over {
         let message = format!("no answer after {turns_max} turns (`max_turns`)");
         return Next::Fail(TaskError::of_kind("max_turns", message).permanent());
     }

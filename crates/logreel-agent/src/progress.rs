@@ -114,9 +114,15 @@ pub(crate) struct Said {
 pub(crate) struct Progress {
     /// The input is in the conversation.
     pub(crate) opened: bool,
+    /// It goes on under another input: the conversation begins again.
+    pub(crate) begins_again: bool,
+    input: Payload,
     /// A plan was made.
     pub(crate) planned: bool,
     pub(crate) phase: Option<Phase>,
+    /// Turns and rounds of checks of the run that this one was forked from.
+    pub(crate) turns_before: u32,
+    pub(crate) verified_before: u32,
     /// Turns that began.
     pub(crate) turns: u32,
     /// The last turn has its results, or its answer.
@@ -152,7 +158,10 @@ impl Progress {
             Body::PhaseEntered(entered) => self.phase = Some(entered.phase),
             Body::PlanMade(_) => self.planned = true,
             Body::MessageAdded(_) => self.opened = true,
-            Body::ContextCompacted(_) => self.context_tokens = 0,
+            Body::ContextCompacted(_) => {
+                self.context_tokens = 0;
+                (self.opened, self.begins_again) = (true, false);
+            }
             Body::TurnStarted(turn) => {
                 self.turns = turn.turn;
                 self.turn_is_over = false;
@@ -236,10 +245,19 @@ impl Progress {
                 self.answer_is_checked = true;
                 self.verification = Some(verification.clone());
             }
-            Body::RunForked(_) => {
-                // The prefix's failures and rounds are the parent's; what it said and did stays.
+            Body::RunStarted(started) => self.input = started.input.clone(),
+            Body::RunForked(forked) => {
+                // The prefix's failures, rounds and loops are the parent's; what it said and did stays.
                 self.failure = None;
                 self.open = None;
+                self.answered = None;
+                self.answer_is_checked = false;
+                self.repeats = (None, 0);
+                (self.turns_before, self.verified_before) = (self.turns, self.verified);
+                if forked.input != self.input {
+                    (self.opened, self.planned, self.begins_again) = (false, false, true);
+                    self.input = forked.input.clone();
+                }
             }
             _ => {}
         }

@@ -303,10 +303,10 @@ fn replacement(found: &Captures<'_>) -> Option<String> {
         let is_value = has(char::is_ascii_digit) && has(char::is_ascii_alphabetic);
         return is_value.then(|| format!("{keep}{REDACTED}"));
     }
-    if keep.contains("://") {
-        return Some(format!("{keep}{REDACTED}@"));
-    }
-    Some(format!("{keep}{REDACTED}"))
+    // The name of a variable, or a place for a value, is none.
+    let is_value = keep.is_empty() || !found[0][keep.len()..].starts_with(['$', '{', '<', '%']);
+    let at = if keep.contains("://") { "@" } else { "" };
+    is_value.then(|| format!("{keep}{REDACTED}{at}"))
 }
 
 /// The forms in which a value is likely to be printed.

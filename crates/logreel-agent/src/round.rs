@@ -4,6 +4,7 @@
 use futures_util::future::join_all;
 use logreel::core::event::{Effect, PlanMade, ToolCalled, ToolFailed, ToolReturned, TurnFinished};
 use logreel::core::fold::DENIED;
+use logreel::core::state::CallState;
 use logreel::core::{CallId, Payload};
 use logreel::{Body, Json, Question, Reconciled, Recorded, TaskError};
 use serde_json::{Value, json};
@@ -14,8 +15,9 @@ use crate::message::{Message, Part, Role, ToolCall, ToolResult};
 use crate::model::ToolSpec;
 use crate::policy::Verdict;
 use crate::progress::{Outcome, SUB_AGENT};
+use crate::redact::REDACTED;
 use crate::spec::AgentSpec;
-use crate::tool::{Call, Tool, ToolError};
+use crate::tool::{Call, Definition, Tool, ToolError};
 use crate::toolbox::{check_arguments, check_fit};
 
 /// What a model is shown of one result.
@@ -47,6 +49,19 @@ pub(crate) fn sub_agent_schema(agent: &AgentSpec) -> Value {
         "required": ["input"],
         "additionalProperties": false,
     })
+}
+
+/// A sub-agent as policy judges it: what it does is its own policy's.
+fn sub_agent_definition(name: &str, agent: &AgentSpec) -> Definition {
+    Definition {
+        name: name.to_owned(),
+        description: String::new(),
+        schema: sub_agent_schema(agent),
+        effect: Effect::Idempotent,
+        declared: true,
+        timeout: None,
+        asks: false,
+    }
 }
 
 impl Agent<'_> {
@@ -92,13 +107,26 @@ impl Agent<'_> {
     async fn settle(&self, call: &ToolCall) -> Result<(), TaskError> {
         let id = CallId::new(&call.call)?;
         let arguments = call.arguments.to_value();
+        if self.was_made(&id) {
+            return self.settle_made(&id, call, &arguments).await;
+        }
+        if call.arguments.text().contains(REDACTED) {
+            let message = "the arguments hold a secret, or what stands for one in what you were shown; name \
+                           a variable instead, or leave it out";
+            let error = ToolError::of_kind("redacted", message);
+            return self.refuse(&id, call, error).await;
+        }
         if call.name == PLAN_TOOL && self.spec.plan {
             return self.revise_plan(&id, call, &arguments).await;
         }
         if let Some(agent) = self.spec.agents.get(&call.name)
             && self.spec.tools.contains(&call.name)
         {
-            return self.sub_agent(&id, call, &agent.spec, &arguments).await;
+            let definition = sub_agent_definition(&call.name, &agent.spec);
+            return match self.is_allowed(&id, call, &definition, &[]).await? {
+                true => self.sub_agent(&id, call, &agent.spec, &arguments).await,
+                false => Ok(()),
+            };
         }
         let Some(tool) = self.toolbox.get(&call.name) else {
             let error = ToolError::of_kind("unknown_tool", self.unknown(&call.name));
@@ -113,16 +141,63 @@ impl Agent<'_> {
             Ok(subjects) => subjects,
             Err(error) => return self.refuse(&id, call, error).await,
         };
-        match self.toolbox.policy().judge(definition, &subjects) {
-            Verdict::Allow => {}
-            Verdict::Deny(reason) => return self.deny(&id, &reason).await,
-            Verdict::Ask(prompt) => {
-                if !self.may(&id, call, prompt).await? {
-                    return Ok(());
-                }
-            }
+        match self.is_allowed(&id, call, definition, &subjects).await? {
+            true => self.run(&id, call, &**tool, &arguments).await,
+            false => Ok(()),
         }
-        self.run(&id, call, &**tool, &arguments).await
+    }
+
+    /// Whether policy, or a person it asks, lets the call be made; a no is recorded.
+    async fn is_allowed(
+        &self,
+        id: &CallId,
+        call: &ToolCall,
+        definition: &Definition,
+        subjects: &[String],
+    ) -> Result<bool, TaskError> {
+        match self.toolbox.policy().judge(definition, subjects) {
+            Verdict::Allow => Ok(true),
+            Verdict::Deny(reason) => self.deny(id, &reason).await.map(|()| false),
+            Verdict::Ask(prompt) => self.may(id, call, prompt).await,
+        }
+    }
+
+    /// Whether a write was made, or begun, whatever policy and schemas say by now.
+    fn was_made(&self, id: &CallId) -> bool {
+        self.log().with_state(|state| {
+            matches!(
+                state.tools.get(id),
+                Some(
+                    CallState::Open {
+                        effect: Effect::Write,
+                        ..
+                    } | CallState::InDoubt { .. }
+                        | CallState::Again { .. }
+                )
+            )
+        })
+    }
+
+    /// Finds out what became of a write. Its tool may be gone: then a person must.
+    async fn settle_made(
+        &self,
+        id: &CallId,
+        call: &ToolCall,
+        arguments: &Value,
+    ) -> Result<(), TaskError> {
+        if let Some(tool) = self.toolbox.get(&call.name) {
+            return self.run(id, call, &**tool, arguments).await;
+        }
+        let gone = || {
+            let error = ToolError::of_kind("unknown_tool", self.unknown(&call.name));
+            std::future::ready(Err(error.into_task()))
+        };
+        let made = self
+            .ctx
+            .tool_call(id.clone(), &call.name, call.arguments.clone());
+        let unknown = |_| std::future::ready(Ok(Reconciled::Unknown));
+        made.run(|_| gone(), unknown).await?;
+        Ok(())
     }
 
     fn unknown(&self, name: &str) -> String {
@@ -205,7 +280,7 @@ impl Agent<'_> {
 
     fn attempts(&self, id: &CallId) -> u32 {
         self.log().with_state(|state| match state.tools.get(id) {
-            Some(logreel::core::state::CallState::Open { attempt, .. }) => *attempt,
+            Some(CallState::Open { attempt, .. }) => *attempt,
             _ => 0,
         })
     }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::Agent;
 use crate::cut::cut;
+use crate::environment::Environment;
 use crate::message::{Message, Role};
 use crate::progress::Progress;
 use crate::spec::VerifySpec;
@@ -15,6 +16,9 @@ const REPORT_BYTES_MAX: usize = 4 * 1024;
 
 /// What is kept of it at all.
 const KEPT_BYTES_MAX: u64 = 1024 * 1024;
+
+/// As `timeout` says it.
+const TIMED_OUT: i32 = 124;
 
 /// A check as it went.
 #[derive(Debug, Serialize, Deserialize)]
@@ -37,7 +41,8 @@ impl Agent<'_> {
         }
         let report = Verification::of(checks);
         let rounds_max = self.spec.verify_rounds_max();
-        let goes_back = report.verdict == Verdict::Failed && round <= rounds_max;
+        let before = self.with_progress(|progress| progress.verified_before);
+        let goes_back = report.verdict == Verdict::Failed && round - before <= rounds_max;
         let feedback = Message::text(Role::User, told(&report));
         let finished: Body = report.into();
         if !goes_back {
@@ -56,7 +61,7 @@ impl Agent<'_> {
         let verdict = match made.exit_code {
             Some(0) => Verdict::Passed,
             Some(_) => Verdict::Failed,
-            None if check.required => Verdict::Failed,
+            // It could not be made: when it is required, someone must look.
             None => Verdict::Skipped,
         };
         Ok(Check {
@@ -68,7 +73,13 @@ impl Agent<'_> {
     }
 
     async fn make(&self, check: &VerifySpec) -> Result<Made, TaskError> {
-        let command = Command::shell(&check.run)
+        // A check may run what the model wrote: it sees no key.
+        let env = Environment::of_process().of_checks(&self.spec)?;
+        let command = env.into_iter().fold(
+            Command::shell(&check.run).clear_env(),
+            |command, (name, value)| command.env(name, value),
+        );
+        let command = command
             .dir(&self.dir)
             .timeout(check.timeout)
             .merge_stderr()
@@ -79,7 +90,7 @@ impl Agent<'_> {
             Err(error) if error.is_cancelled() => return Err(error),
             Err(error) => {
                 return Ok(Made {
-                    exit_code: None,
+                    exit_code: (error.cause().kind == "timeout").then_some(TIMED_OUT),
                     output: error.to_string(),
                 });
             }

@@ -300,6 +300,108 @@ async fn a_sub_agent_is_a_child_and_its_failure_is_a_message() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn policy_speaks_of_sub_agents_too() {
+    let helper = AgentSpec {
+        name: "helper".to_owned(),
+        ..spec(&[json!({"text": "42"})])
+    };
+    let sub = logreel_agent::SubAgent {
+        description: "helps".to_owned(),
+        spec: Box::new(helper),
+    };
+    let parent = AgentSpec {
+        tools: vec!["helper".to_owned()],
+        agents: [("helper".to_owned(), sub)].into(),
+        policy: serde_json::from_value(json!({"deny": ["helper"]})).unwrap(),
+        ..spec(&[
+            json!({"tool_calls": [call("helper", json!({"input": "what?"}))]}),
+            json!({"text": "alone", "expect": "denied"}),
+        ])
+    };
+    let engine = engine(agents([])).await;
+    let run = start(&engine, &parent, "go").await;
+    assert_eq!(output(&run).await, json!("alone"));
+    assert_eq!(engine.runs().newest(10).await.unwrap().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_arguments_hold_a_secret_is_not_made_with_something_else() {
+    let secret = "sk-abcdefghijklmnopqrstuvwx";
+    let send = ScriptedTool::new("send", Effect::Write, |_| Ok(json!("sent")));
+    let spec = spec(&[
+        json!({"tool_calls": [call("send", json!({"to": secret}))]}),
+        json!({"tool_calls": [call("send", json!({"to": "Authorization: Bearer $TOKEN_OF_MINE"}))],
+            "expect": "hold a secret"}),
+        json!({"text": "done", "expect": "sent"}),
+    ]);
+    let engine = engine(agents([send.clone()])).await;
+    let run = start(&engine, &spec, "go").await;
+    assert_eq!(output(&run).await, json!("done"));
+    assert_eq!(send.calls().values().sum::<u32>(), 1);
+    let page = engine
+        .store()
+        .read(&run.id(), Seq::FIRST, 1000)
+        .await
+        .unwrap();
+    let bodies = page
+        .items
+        .iter()
+        .skip(1)
+        .map(|record| format!("{record:?}"));
+    assert!(
+        bodies.into_iter().all(|body| !body.contains(secret)),
+        "but for the script itself"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_goes_on_after_a_limit_of_the_loop() {
+    let spec = AgentSpec {
+        max_turns: Some(2),
+        ..spec(&[
+            json!({"tool_calls": [call("look", json!({"what": 1}))]}),
+            json!({"tool_calls": [call("look", json!({"what": 2}))]}),
+            json!({"text": "done", "expect": {"any": ["seen 1", "seen 2"]}}),
+        ])
+    };
+    let engine = engine(agents([look()])).await;
+    let run = start(&engine, &spec, "go").await;
+    assert_eq!(failure(&run).await.kind, "max_turns");
+    let again = engine.retry(&run.id()).await.unwrap();
+    assert_eq!(output(&again).await, json!("done"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_under_another_input_begins_its_conversation_again() {
+    let engine = engine(agents([])).await;
+    let spec = spec(&[
+        json!({"error": {"kind": "auth"}}),
+        json!({"text": "done", "expect": {"last": "other", "messages": 1}}),
+    ]);
+    let run = start(&engine, &spec, "go").await;
+    assert_eq!(failure(&run).await.kind, "auth");
+    let again = engine.retry(&run.id()).input(&"other").await.unwrap();
+    assert_eq!(output(&again).await, json!("done"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_summary_of_calls_alone_is_no_summary() {
+    let usage = json!({"input_tokens": 1000});
+    let spec = AgentSpec {
+        context: Some(serde_json::from_value(json!({"compact_at": 500})).unwrap()),
+        ..spec(&[
+            json!({"tool_calls": [call("look", json!({"what": 1}))], "usage": usage}),
+            json!({"tool_calls": [call("look", json!({"what": 2}))], "expect": "Summarise"}),
+            json!({"text": "I saw one", "expect": "Summarise"}),
+            json!({"text": "done", "expect": {"last": "I saw one"}}),
+        ])
+    };
+    let engine = engine(agents([look()])).await;
+    let run = start(&engine, &spec, "go").await;
+    assert_eq!(output(&run).await, json!("done"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_a_person_says_is_taken_at_the_next_turn_once() {
     let send = ScriptedTool::new("send", Effect::Write, |_| Ok(json!("sent"))).asking();
     let spec = spec(&[

@@ -106,9 +106,17 @@ impl AgentSpec {
         self.script = script;
     }
 
+    /// Nobody is asked for the agents inside it either. What it may do is its own: theirs stays.
+    fn ask_nobody(&mut self, no_ask: bool) {
+        self.policy.no_ask |= no_ask;
+        for agent in self.agents.values_mut() {
+            agent.spec.ask_nobody(no_ask);
+        }
+    }
+
     fn apply_rules(&mut self, said: &Overrides) {
         self.policy.allow.extend(said.allow.iter().cloned());
-        self.policy.no_ask |= said.no_ask;
+        self.ask_nobody(said.no_ask);
         self.overrides = said.clone();
     }
 }
