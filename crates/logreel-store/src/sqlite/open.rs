@@ -254,10 +254,19 @@ enum Tables {
 
 /// Whether the file has our tables, or may be given them.
 fn check_schema(conn: &Connection, path: &Path, create: bool) -> Result<Tables, Halt> {
-    let (application, version) = (schema::application(conn)?, schema::version(conn)?);
+    // All of one moment: whoever is making the tables commits between two looks.
+    let (application, version, is_empty) = {
+        let moment = Transaction::new_unchecked(conn, TransactionBehavior::Deferred)?;
+        let is_empty = schema::is_empty(&moment)?;
+        (
+            schema::application(&moment)?,
+            schema::version(&moment)?,
+            is_empty,
+        )
+    };
     if application != schema::APPLICATION_ID {
         // Nobody's yet: also what is left when whoever made it was killed before its first commit.
-        if application == 0 && version == 0 && schema::is_empty(conn)? {
+        if application == 0 && version == 0 && is_empty {
             return match create {
                 true => Ok(Tables::None),
                 false => Err(place::no_store(path).into()),
