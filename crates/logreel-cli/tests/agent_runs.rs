@@ -63,6 +63,8 @@ fn check(name: &str, ran: &Ran) {
         (r"process \d+ on \S+:", "[driver]:"),
         (r"/tmp/\.tmp\w+", "[folder]"),
         (r"group=\d+", "[group]"),
+        // Whoever comes first stops it; the other may have seen it too.
+        (r"(?m)( WARN stopping a command left behind .*\n)+", "$1"),
         // Columns are as wide as what is in them.
         (r"(\S) {2,}", "$1  "),
         // A step that is over at once is not announced, and a parent may go on before it lets go.

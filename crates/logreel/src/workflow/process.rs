@@ -13,6 +13,8 @@ pub(crate) const TERM_GRACE: Duration = Duration::from_secs(1);
 /// How long a killed group is watched. What is left then hangs inside the system or is another
 /// user's; killed, it runs no instruction of its own any more.
 const KILL_WATCH_MAX: Duration = Duration::from_secs(5);
+/// How often an empty environment is looked at again.
+const BECOMING_LOOKS: u32 = 20;
 
 /// A line of `/proc/PID/stat`, as far as it matters here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,10 +97,28 @@ pub(crate) fn is_the_same(group: Pid, start: u64, inherited: &str) -> bool {
 }
 
 fn has_in_environment(pid: i32, variable: &str) -> bool {
-    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    environment
+    environment(pid)
         .split(|byte| *byte == 0)
         .any(|entry| entry == variable.as_bytes())
+}
+
+/// A process's environment. It is empty for a moment while the process becomes another program, so that
+/// one is looked at again.
+fn environment(pid: i32) -> Vec<u8> {
+    let read = || fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let mut environment = read();
+    for _ in 0..BECOMING_LOOKS {
+        if !environment.is_empty() {
+            break;
+        }
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the kernel's time, a millisecond of it"
+        )]
+        std::thread::sleep(Duration::from_millis(1));
+        environment = read();
+    }
+    environment
 }
 
 /// How far a stop came.
