@@ -5,7 +5,7 @@ use futures_util::future::join_all;
 use logreel::core::event::{Effect, PlanMade, ToolCalled, ToolFailed, ToolReturned, TurnFinished};
 use logreel::core::fold::DENIED;
 use logreel::core::state::CallState;
-use logreel::core::{CallId, Payload};
+use logreel::core::{Blob, CallId, Payload};
 use logreel::{Body, Json, Question, Reconciled, Recorded, TaskError};
 use serde_json::{Value, json};
 
@@ -256,16 +256,7 @@ impl Agent<'_> {
         call: &ToolCall,
         error: ToolError,
     ) -> Result<(), TaskError> {
-        let (arguments, blob) = Payload::of(call.arguments.clone());
-        let called = ToolCalled {
-            arguments,
-            attempt: self.attempts(id) + 1,
-            call: id.clone(),
-            effect: Effect::Read,
-            key: None,
-            name: call.name.clone(),
-            redacted: 0,
-        };
+        let (called, blob) = self.called(id, call);
         let (message, redacted) = self.redactor.text(&error.message);
         let error = ToolError::of_kind(error.kind, message.into_owned());
         let failed = ToolFailed {
@@ -278,11 +269,24 @@ impl Agent<'_> {
             .await
     }
 
-    fn attempts(&self, id: &CallId) -> u32 {
-        self.log().with_state(|state| match state.tools.get(id) {
+    /// The announcement of a call that touches nothing outside the run, recorded with its outcome.
+    fn called(&self, id: &CallId, call: &ToolCall) -> (ToolCalled, Option<Blob>) {
+        let attempts = self.log().with_state(|state| match state.tools.get(id) {
             Some(CallState::Open { attempt, .. }) => *attempt,
             _ => 0,
-        })
+        });
+        let redacted = call.arguments.text().matches(REDACTED).count();
+        let (arguments, blob) = Payload::of(call.arguments.clone());
+        let called = ToolCalled {
+            arguments,
+            attempt: attempts + 1,
+            call: id.clone(),
+            effect: Effect::Read,
+            key: None,
+            name: call.name.clone(),
+            redacted: u32::try_from(redacted).unwrap_or(u32::MAX),
+        };
+        (called, blob)
     }
 
     async fn run(
@@ -378,16 +382,7 @@ impl Agent<'_> {
         }
         let (output, _) = Payload::of(Json::from(json!("the plan is changed")));
         let (plan, plan_blob) = Payload::of(Json::from(arguments["plan"].clone()));
-        let (given, given_blob) = Payload::of(call.arguments.clone());
-        let called = ToolCalled {
-            arguments: given,
-            attempt: self.attempts(id) + 1,
-            call: id.clone(),
-            effect: Effect::Read,
-            key: None,
-            name: call.name.clone(),
-            redacted: 0,
-        };
+        let (called, given_blob) = self.called(id, call);
         let returned = ToolReturned {
             call: id.clone(),
             output,
@@ -402,11 +397,11 @@ impl Agent<'_> {
     pub(crate) async fn report(&self) -> Result<(), TaskError> {
         let calls = self.last_calls().into_iter();
         let calls: Vec<(ToolCall, Outcome)> = self.with_progress(|progress| {
-            let outcome = |call: &ToolCall| progress.outcomes.get(&call.call).cloned();
-            calls
-                .filter_map(|call| Some((outcome(&call)?, call)))
-                .map(|(it, call)| (call, it))
-                .collect()
+            let with_outcome = |call: ToolCall| {
+                let outcome = progress.outcomes.get(&call.call)?.clone();
+                Some((call, outcome))
+            };
+            calls.filter_map(with_outcome).collect()
         });
         let mut parts = Vec::new();
         for (call, outcome) in calls {

@@ -93,8 +93,7 @@ pub trait Tool: Send + Sync {
 
     /// What policy judges a call by: the resolved paths, the URL, each part of a compound command.
     /// Every one of them must be allowed. None: only the tool's name counts.
-    fn subjects(&self, arguments: &Value) -> Result<Vec<String>, ToolError> {
-        let _ = arguments;
+    fn subjects(&self, _arguments: &Value) -> Result<Vec<String>, ToolError> {
         Ok(Vec::new())
     }
 
@@ -107,8 +106,7 @@ pub trait Tool: Send + Sync {
     }
 
     /// Finds out whether an interrupted write with this key happened.
-    async fn reconcile(&self, call: &Call<'_>) -> Result<Reconciled<Value>, ToolError> {
-        let _ = call;
+    async fn reconcile(&self, _call: &Call<'_>) -> Result<Reconciled<Value>, ToolError> {
         Ok(Reconciled::Unknown)
     }
 }

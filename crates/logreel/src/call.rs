@@ -32,7 +32,6 @@ pub struct ToolCall<'c> {
     effect: Effect,
     timeout: Option<Duration>,
     reconciles: bool,
-    redacted: u32,
 }
 
 /// What came of a call, as the log has it.
@@ -71,7 +70,6 @@ impl Ctx {
             effect: Effect::Write,
             timeout: None,
             reconciles: false,
-            redacted: 0,
         }
     }
 }
@@ -88,13 +86,6 @@ impl ToolCall<'_> {
     #[must_use]
     pub fn timeout(mut self, timeout: Option<Duration>) -> Self {
         self.timeout = timeout;
-        self
-    }
-
-    /// How many secrets were taken out of the arguments.
-    #[must_use]
-    pub fn redacted(mut self, redacted: u32) -> Self {
-        self.redacted = redacted;
         self
     }
 
@@ -161,7 +152,8 @@ impl ToolCall<'_> {
             effect: self.effect,
             key: Some(key),
             name: self.name.clone(),
-            redacted: self.redacted,
+            // Whoever calls does not call with what was taken out.
+            redacted: 0,
         };
         let (called, blobs) = (Body::from(called), Vec::from_iter(blob));
         let mut pending = None;

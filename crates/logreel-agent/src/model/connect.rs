@@ -64,9 +64,8 @@ pub fn connect_within(
 /// The variable that holds the key of a spec's model, which no tool may see. Whether it must be set is
 /// for [`connect`] to say: a server at a `base_url` of one's own may want none.
 pub fn key_variable(spec: &AgentSpec) -> Option<String> {
-    let family = Family::of(spec).ok()?;
-    let default = family.key_variable().map(str::to_owned);
-    spec.api_key_env.clone().or(default)
+    let usual = || spec.usual_key_variable().map(str::to_owned);
+    spec.api_key_env.clone().or_else(usual)
 }
 
 /// Who answers, by the prefix of the model.
@@ -108,20 +107,6 @@ impl Family {
         family
             .filter(|_| !model.is_empty())
             .ok_or_else(|| invalid(format!("`model`: {:?} is none of {PREFIXES}", spec.model)))
-    }
-
-    fn key_variable(self) -> Option<&'static str> {
-        match self {
-            Self::Scripted => None,
-            Self::Anthropic => Some("ANTHROPIC_API_KEY"),
-            Self::OpenAi => Some("OPENAI_API_KEY"),
-            #[cfg(feature = "genai")]
-            Self::Gemini => Some("GEMINI_API_KEY"),
-            #[cfg(feature = "genai")]
-            Self::Ollama => None,
-            #[cfg(feature = "genai")]
-            Self::OpenAiResponses => Some("OPENAI_API_KEY"),
-        }
     }
 }
 

@@ -30,8 +30,15 @@ impl AgentSpec {
         if let Some(name) = &self.api_key_env {
             return Some(name);
         }
+        match self.base_url {
+            Some(_) => None,
+            None => self.usual_key_variable(),
+        }
+    }
+
+    /// The variable in which the provider's keys usually are.
+    pub(crate) fn usual_key_variable(&self) -> Option<&'static str> {
         match check::provider(&self.model) {
-            _ if self.base_url.is_some() => None,
             "anthropic" => Some("ANTHROPIC_API_KEY"),
             "gemini" => Some("GEMINI_API_KEY"),
             "openai" | "openai-responses" => Some("OPENAI_API_KEY"),
