@@ -18,6 +18,7 @@ mod policy;
 mod price;
 mod progress;
 mod prompt;
+mod recorded;
 mod redact;
 mod round;
 mod spec;
@@ -39,6 +40,7 @@ pub use model::{
 pub use names::WireNames;
 pub use policy::{BadPattern, Policy, Verdict as Judged};
 pub use price::{PriceError, Prices};
+pub use recorded::{RecordedText, WRITTEN_BYTES_MAX};
 pub use redact::{REDACTED, RedactedStream, Redactor};
 pub use spec::{
     AgentSpec, CommandTool, ContextSpec, ListedTool, ListedVerdict, McpSpec, Overrides,

@@ -199,6 +199,11 @@ impl Redactor {
         }
     }
 
+    /// Whether some of its patterns are not the usual shapes.
+    pub fn has_own_patterns(&self) -> bool {
+        self.0.own
+    }
+
     /// For text that comes in pieces.
     pub fn stream(&self) -> RedactedStream {
         RedactedStream {

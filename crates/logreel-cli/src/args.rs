@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use clap::{Args, Parser, Subcommand};
 
 use crate::{
-    answer, backup, cancel, check, completions, detach, export, import, log, ls, pause, resolve,
-    resume, retry, run, say, sessions, show, signal, verify, wait, worker,
+    answer, backup, cancel, check, completions, detach, export, import, log, ls, pause, record,
+    resolve, resume, retry, run, say, sessions, show, signal, verify, wait, worker,
 };
 
 const EXAMPLES: &str = "\
@@ -76,6 +76,8 @@ pub enum Verb {
     Resume(resume::Args),
     /// Go on with a failed or cancelled run in a new one that shares what finished
     Retry(retry::Args),
+    /// Run any program as it is, and record it as a run
+    Record(record::Args),
     /// Say yes or no to a run that waits, or give it a value
     Answer(answer::Args),
     /// Send a run a signal; kept until it is awaited
@@ -121,6 +123,12 @@ pub enum Verb {
     /// Drive a run in the background; `run --detach` starts it
     #[command(name = detach::VERB, hide = true)]
     DriveDetached(detach::Args),
+    /// Start a recorded program and outlive its recorder; `record` starts it
+    #[command(name = record::keeper::VERB, hide = true)]
+    RecordKeeper(record::keeper::Args),
+    /// Become a recorded program; its keeper starts it
+    #[command(name = record::keeper::EXEC_VERB, hide = true)]
+    RecordExec(record::keeper::Args),
 }
 
 impl Verb {
@@ -131,6 +139,7 @@ impl Verb {
             Self::Run(_)
                 | Self::Resume(_)
                 | Self::Retry(_)
+                | Self::Record(_)
                 | Self::Answer(_)
                 | Self::Signal(_)
                 | Self::Resolve(_)

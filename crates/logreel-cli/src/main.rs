@@ -35,6 +35,7 @@ mod output;
 mod pause;
 mod plain;
 mod reading;
+mod record;
 mod resolve;
 mod resume;
 mod retry;
@@ -119,6 +120,9 @@ async fn act(cli: Cli) -> anyhow::Result<u8> {
         Verb::Retry(args) => retry::run(args, &place, &mut out).await,
         Verb::Export(args) => export::run(args, &place, &mut out).await,
         Verb::Import(args) => import::run(args, &place, &mut out).await,
+        Verb::Record(args) => record::run(args, &place, &mut out).await,
+        Verb::RecordKeeper(args) => record::keeper::run(args).await,
+        Verb::RecordExec(args) => record::keeper::exec(args),
         Verb::Answer(args) => answer::run(args, &place, &mut out).await,
         Verb::Say(args) => say::run(args, &place, &mut out).await,
         Verb::Signal(args) => signal::run(args, &place, &mut out).await,

@@ -182,7 +182,7 @@ pub fn how_to_end(run: &RunId, open: &OpenWait) -> String {
 }
 
 /// A word as a shell takes it, on one line whatever is in it.
-fn quoted(word: &str) -> String {
+pub fn quoted(word: &str) -> String {
     let word = text::one_line(word);
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+,=".contains(c);
     if !word.is_empty() && word.chars().all(plain) {

@@ -7,7 +7,7 @@ use logreel::core::Rejected;
 use logreel::core::event::{Budget, RunKind, WaitKind, WaitStarted};
 use logreel::store::{Claimable, SystemEnv};
 use logreel::view::RunView;
-use logreel::{Entry, Env as _, Error, ErrorKind, RunId, Status};
+use logreel::{Entry, Env as _, Error, ErrorKind, ResumeOutcome, RunId, Status};
 
 use crate::changed::{self, Said};
 use crate::drive::{self, Followed};
@@ -186,6 +186,12 @@ async fn one(
     };
     match resumed {
         // What it waits for is told, or asked about, by whoever follows it.
+        Ok(ResumeOutcome::GoesOn(_)) => {
+            let short = run.short();
+            out.note(format!("{short} goes on where it is recorded"));
+            acting.engine.close().await?;
+            return Ok(0);
+        }
         Ok(_) | Err(Error::Waiting { .. }) => {}
         Err(error @ Error::Driven { .. }) => {
             let short = run.short();
@@ -216,7 +222,7 @@ fn is_frozen(entry: &Entry) -> bool {
 
 /// Every run that is ready or lost its driver.
 async fn all(acting: Acting, mut signals: Signals, out: &mut Output) -> anyhow::Result<u8> {
-    let what = [RunKind::Workflow, RunKind::Agent].map(|kind| Claimable {
+    let what = [RunKind::Workflow, RunKind::Agent, RunKind::Record].map(|kind| Claimable {
         kind,
         agents: None,
         specs: None,

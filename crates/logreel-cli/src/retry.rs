@@ -10,7 +10,7 @@ use crate::error::Failure;
 use crate::output::Output;
 use crate::signals::Signals;
 use crate::store::{Acting, Missing, Place};
-use crate::{agents, changed, input, name, spec};
+use crate::{agents, changed, input, name, record, spec};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -37,6 +37,14 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     let signals = Signals::new()?;
     let acting = place.act(Missing::Refuse, None, out).await?;
     let run = name::resolve(&*acting.store, &args.run).await?;
+    let entry = acting.store.entry(&run).await?;
+    if record::is_recorded(&entry) {
+        if args.from.is_some() || args.input.is_some() || args.model.is_some() {
+            let message = format!("{run} is a recorded program; it runs again as it was");
+            return Err(Failure::new(ErrorKind::Usage, message).into());
+        }
+        return record::retry(acting, &entry, out).await;
+    }
     let mut retry = acting.engine.retry(&run);
     if let Some(from) = args.from {
         retry = retry.from(from);

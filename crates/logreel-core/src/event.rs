@@ -758,6 +758,9 @@ impl Verification {
 pub struct OutputWritten {
     /// The bytes in base64 when they are not text.
     pub base64: Option<String>,
+    /// Secrets that were taken out of it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub redacted: u32,
     /// The step that wrote it.
     pub step: Option<StepId>,
     /// `stdout` or `stderr`.

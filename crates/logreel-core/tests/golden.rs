@@ -308,6 +308,7 @@ fn every_kind() -> Log {
     log.record(Verification::of(vec![checked(Verdict::Passed, true)]));
     log.record(OutputWritten {
         base64: Some("/w==".into()),
+        redacted: 0,
         step: None,
         stream: "stdout".into(),
         text: None,

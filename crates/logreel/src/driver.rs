@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use logreel_core::event::{PhaseEntered, RunKind, SpecChanged};
 use logreel_core::meaning::effect_key;
-use logreel_core::{Body, Command, Epoch, Event, Json, Payload, RunId, Seq};
+use logreel_core::{Body, Command, Epoch, Event, Json, Payload, RunId, RunState, Seq};
 use logreel_store::{ClaimOutcome, Entry};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -28,6 +28,8 @@ use crate::workflow::groups;
 
 /// What a stopped function may still take to come to an end.
 const GRACE: Duration = Duration::from_secs(1);
+/// What a recorder may: its program has a second before it is killed, and is heard to its end.
+const RECORDER_GRACE: Duration = Duration::from_secs(5);
 /// How long a function must be idle before its lease is given back.
 const PARK_AFTER: Duration = Duration::from_millis(25);
 /// The first facts of a driver go out by themselves after this, so that watchers see them.
@@ -283,10 +285,15 @@ async fn wind_down(
     stop: &Stop,
 ) -> Option<Returned> {
     let env = &execution.journal.env;
+    let kind = |state: &RunState| state.row.facts.kind;
+    let grace = match execution.journal.with_state(kind) {
+        RunKind::Record => RECORDER_GRACE,
+        RunKind::Agent | RunKind::Workflow | RunKind::Task | RunKind::External => GRACE,
+    };
     let patience = async {
         match stop {
             // Told through its token; it may still want to clean up.
-            Stop::Cancelled => env.sleep(GRACE).await,
+            Stop::Cancelled => env.sleep(grace).await,
             // Work under way may finish; nothing new starts.
             Stop::Paused | Stop::Drained | Stop::Parked => {
                 let mut waited = Duration::ZERO;
@@ -295,7 +302,7 @@ async fn wind_down(
                     let given_up = activity.given_up.load(Ordering::SeqCst);
                     activity.busy.load(Ordering::SeqCst) > given_up
                 };
-                while waited < GRACE && works() {
+                while waited < grace && works() {
                     env.sleep(Duration::from_millis(10)).await;
                     waited += Duration::from_millis(10);
                 }

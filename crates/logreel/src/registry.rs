@@ -15,6 +15,7 @@ use crate::Error;
 use crate::agents::Agents;
 use crate::engine::{Engine, Inner};
 use crate::program::Program;
+use crate::record::Recordings;
 use crate::value;
 use crate::workflow::{Does, StepSpec, Workflow};
 
@@ -31,6 +32,7 @@ struct Known {
     tasks: HashMap<Arc<str>, Arc<Program>>,
     workflows: HashMap<Digest, Arc<Program>>,
     agents: HashMap<Digest, Arc<Program>>,
+    recordings: Recordings,
 }
 
 impl Registry {
@@ -52,7 +54,8 @@ impl Registry {
         match program.kind {
             RunKind::Workflow => known.workflows.insert(program.spec_digest, program),
             RunKind::Agent => known.agents.insert(program.spec_digest, program),
-            RunKind::Task | RunKind::External | RunKind::Record => {
+            RunKind::Record => known.recordings.insert(program.spec_digest, program),
+            RunKind::Task | RunKind::External => {
                 known.tasks.insert(Arc::clone(&program.name), program)
             }
         };
@@ -90,6 +93,10 @@ impl Registry {
 
     pub(crate) fn task(&self, name: &str) -> Option<Arc<Program>> {
         self.known().tasks.get(name).cloned()
+    }
+
+    fn recording(&self, digest: &Digest) -> Option<Arc<Program>> {
+        self.known().recordings.get(digest).cloned()
     }
 
     fn workflow(&self, digest: &Digest) -> Option<Arc<Program>> {
@@ -149,7 +156,11 @@ impl Inner {
                     Some(self.registry.add_agent(&spec.to_value())?)
                 }
             },
-            RunKind::External | RunKind::Record => None,
+            RunKind::Record => {
+                let known = self.registry.recording(&facts.spec_digest);
+                Some(known.unwrap_or_else(|| Arc::new(Program::of_lost(entry))))
+            }
+            RunKind::External => None,
         };
         let name = || facts.agent.to_string();
         let program = program.ok_or_else(|| Error::UnknownTask { name: name() })?;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use logreel_core::event::RunKind;
 use logreel_core::row::OpenWait;
 use logreel_core::{Json, Outside, RunId, Status};
 use logreel_store::{ClaimOutcome, Entry};
@@ -21,6 +22,8 @@ use crate::workflow::Workflow;
 pub enum ResumeOutcome {
     /// This process drives it now, or as soon as its limit has a place.
     Driving(RunHandle<Json>),
+    /// Its recorder lives and goes on with it: only who has the program can.
+    GoesOn(RunHandle<Json>),
     /// It had completed; there is nothing to do.
     Completed(RunHandle<Json>),
 }
@@ -106,6 +109,12 @@ impl Inner {
                 .command(run, self.draw_append_id(), command, Vec::new())
                 .await?
                 .entry;
+            if entry.is_driven() && entry.row.facts.kind == RunKind::Record {
+                return Ok(ResumeOutcome::GoesOn(RunHandle::new(
+                    Arc::clone(self),
+                    *run,
+                )));
+            }
             // A driver that saw the pause gives its lease back; one that did not see it in time goes
             // on, and the claim says so.
             if entry.is_driven() && !self.is_driving(run) {

@@ -537,6 +537,7 @@ fn remark(log: &Log, a: u8, b: u8) -> Body {
         14 => Verification::of(vec![checked(Verdict::Skipped, b.is_multiple_of(2))]).into(),
         15 => OutputWritten {
             base64: None,
+            redacted: 0,
             step: Some(step(b)),
             stream: "stdout".into(),
             text: Some("x".into()),

@@ -1,0 +1,318 @@
+//! `logreel record`: runs any program as it is, and makes it a run.
+//!
+//! `program` is the program from its start to its end; `keeper` is the process that starts it, in a
+//! session of its own, and ends what is left of it whatever becomes of us; `kept` is our side of that
+//! one; `terminal` and `copy` are what passes between the program and its user.
+
+mod checkout;
+mod copy;
+pub mod keeper;
+mod kept;
+mod kin;
+mod program;
+mod signals;
+mod terminal;
+
+use std::ffi::OsString;
+use std::future::IntoFuture as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use logreel::core::event::RunKind;
+use logreel::store::SystemEnv;
+use logreel::{Entry, Env as _, ErrorKind, Json, Recorder, RunHandle, Session};
+use logreel_agent::Redactor;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use self::program::{Ended, Setup};
+use self::signals::{Came, Signals};
+use crate::error::Failure;
+use crate::output::Output;
+use crate::settings::Settings;
+use crate::signals::TERMINATED;
+use crate::store::{Acting, Missing, Place};
+use crate::{git, ls, outcome, spec};
+
+const EXAMPLES: &str = "\
+Examples:
+  logreel record -- claude                    an agent as it is, recorded as a run
+  logreel record --label pr=42 -- make test   any program; its status is ours
+  logreel log @last --follow                  watch it from another terminal
+  logreel cancel @last                        end it from there
+
+The program has our terminal, keys and signals; what it started ends with it.";
+
+/// How long a run whose program has ended may take to say so.
+const LAST_WORDS: Duration = Duration::from_secs(10);
+/// The exit code of a program that is not there, as a shell has it.
+const NOT_FOUND: u8 = 127;
+/// The exit code when the record was lost, and with it the program.
+const LOST: u8 = 4;
+
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The conversation it belongs to; one run is active in it at a time
+    #[arg(long, value_name = "S")]
+    session: Option<Session>,
+    /// A label to list it by; repeat for more
+    #[arg(long, value_name = "K=V", value_parser = ls::parse_label)]
+    label: Vec<(String, String)>,
+    /// Your own name for the run: a program that was recorded under it is not run again
+    #[arg(long, value_name = "K")]
+    key: Option<String>,
+    /// The program and its arguments
+    #[arg(value_name = "CMD", required = true)]
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<OsString>,
+}
+
+pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
+    if let Some(program) = args.command.first().filter(|program| !is_there(program)) {
+        out.note(format!("logreel: {}: not found", program.to_string_lossy()));
+        return Ok(NOT_FOUND);
+    }
+    // Before the run exists: a signal that comes now must find someone who hears it.
+    let mut signals = Signals::new()?;
+    let folder = spec::folder(Path::new("."))?;
+    let acting = place.act(Missing::Make, None, out).await?;
+    let redactor = redactor(&acting)?;
+    let what = What::new(&args.command, &redactor);
+    let git = git::look(&folder);
+    let setup = Setup {
+        command: args.command,
+        folder: folder.clone(),
+        git: git.clone(),
+        redactor,
+    };
+    let progress = watch::Sender::default();
+    let recorder = what.register(&acting, setup, &progress);
+    let id = SystemEnv.run_id();
+    let mut start = recorder.start(&what.words).id(id);
+    start = start.dir(folder.to_string_lossy());
+    if let Some(git) = git {
+        start = start.git(git);
+    }
+    if let Some(session) = &args.session {
+        start = start.session(session.as_str());
+    }
+    if let Some(key) = args.key {
+        start = start.key(key);
+    }
+    for (name, value) in args.label {
+        start = start.label(name, value);
+    }
+    let started = tokio::select! {
+        started = start.into_future() => started,
+        Came::For(_) = signals.next() => {
+            acting.engine.close().await?;
+            return Ok(TERMINATED);
+        }
+    };
+    let handle = match started {
+        Ok(handle) => handle,
+        Err(error) => {
+            acting.engine.close().await?;
+            return Err(error.into());
+        }
+    };
+    if handle.id() == id {
+        return to_the_end(acting, &handle, &progress, out).await;
+    }
+    acting.engine.close().await?;
+    recorded_before(&handle.entry().await?, out)
+}
+
+/// Runs the program of a recorded run again, in a run that says so.
+pub async fn retry(acting: Acting, entry: &Entry, out: &mut Output) -> anyhow::Result<u8> {
+    let run = entry.row.run;
+    let stored = acting.engine.stored_spec(&run).await?.to_value();
+    let what = What::stored(&stored).ok_or_else(|| {
+        let message = format!("what {run} ran is not recorded whole: a secret was taken out of it");
+        Failure::new(ErrorKind::NotApplicable, message).hint("`logreel record` it anew")
+    })?;
+    let folder = entry.row.facts.dir.as_ref().map_or(".", String::as_str);
+    let folder = spec::folder(Path::new(folder))?;
+    let setup = Setup {
+        command: what.command.iter().map(OsString::from).collect(),
+        git: git::look(&folder),
+        folder,
+        redactor: redactor(&acting)?,
+    };
+    let progress = watch::Sender::default();
+    what.register(&acting, setup, &progress);
+    match acting.engine.retry(&run).await {
+        Ok(handle) => to_the_end(acting, &handle, &progress, out).await,
+        Err(error) => {
+            acting.engine.close().await?;
+            Err(error.into())
+        }
+    }
+}
+
+/// Whether the run is of a recorded program.
+pub fn is_recorded(entry: &Entry) -> bool {
+    entry.row.facts.kind == RunKind::Record
+}
+
+/// Waits for the program and for its run, and exits with the program's status.
+async fn to_the_end(
+    acting: Acting,
+    handle: &RunHandle<Json>,
+    progress: &watch::Sender<Progress>,
+    out: &mut Output,
+) -> anyhow::Result<u8> {
+    let mut watched = progress.subscribe();
+    let ended = watched.wait_for(|progress| progress.over).await?.ended;
+    let run_ended = tokio::select! {
+        run_ended = handle.wait() => Some(run_ended?),
+        () = SystemEnv.sleep(LAST_WORDS) => None,
+    };
+    acting.engine.close().await?;
+    let short = handle.id().short();
+    match ended {
+        Some(ended) => Ok(ended.code()),
+        None => {
+            let why = match run_ended {
+                Some(_) => outcome::ended(&handle.entry().await?),
+                None => "can no longer be recorded; the program was stopped".to_owned(),
+            };
+            out.note(format!("logreel: {short} {why}"));
+            Ok(LOST)
+        }
+    }
+}
+
+/// A program that was recorded under the same key is not run again.
+fn recorded_before(entry: &Entry, out: &Output) -> anyhow::Result<u8> {
+    let (run, short) = (entry.row.run, entry.row.run.short());
+    let Some(ended) = &entry.row.facts.ended else {
+        let message = format!("{run} has this key and has not ended");
+        return Err(Failure::new(ErrorKind::Busy, message)
+            .hint(format!("`logreel log {short} --follow` watches it"))
+            .into());
+    };
+    out.note(format!(
+        "logreel: recorded before as {short}, not run again"
+    ));
+    Ok(match &ended.end {
+        logreel::core::row::End::Completed { .. } => 0,
+        logreel::core::row::End::Cancelled { .. } => crate::settle::CANCELLED,
+        logreel::core::row::End::Failed { cause } => {
+            let code = cause.exit_code.and_then(|code| u8::try_from(code).ok());
+            code.unwrap_or(crate::settle::FAILED)
+        }
+    })
+}
+
+fn redactor(acting: &Acting) -> anyhow::Result<Redactor> {
+    let settings = Settings::load(acting.path.as_deref())?;
+    Redactor::new(&settings.redact, Vec::<String>::new()).map_err(|error| {
+        let message = format!("`redact` of the settings: {error}");
+        Failure::new(ErrorKind::Invalid, message).into()
+    })
+}
+
+/// What is run, as it is recorded.
+struct What {
+    name: String,
+    command: Vec<String>,
+    /// The command as someone would type it.
+    words: String,
+    spec: Value,
+}
+
+impl What {
+    fn new(command: &[OsString], redactor: &Redactor) -> Self {
+        let mut missing = 0;
+        let words = command.iter().map(|word| {
+            let text = word.to_string_lossy();
+            let (without, redacted) = redactor.text(&text);
+            missing += redacted + u32::from(word.to_str().is_none());
+            without.into_owned()
+        });
+        let command: Vec<String> = words.collect();
+        let spec = match missing {
+            0 => json!({"command": command}),
+            // It cannot be run from the record.
+            missing => json!({"command": command, "redacted": missing}),
+        };
+        Self::of(command, spec)
+    }
+
+    /// From a run's spec; `None` when it does not hold all of it.
+    fn stored(spec: &Value) -> Option<Self> {
+        if spec.get("redacted").is_some() {
+            return None;
+        }
+        let words = spec.get("command")?.as_array()?.iter();
+        let command: Option<Vec<String>> =
+            words.map(|word| word.as_str().map(str::to_owned)).collect();
+        Some(Self::of(command?, spec.clone()))
+    }
+
+    fn of(command: Vec<String>, spec: Value) -> Self {
+        let program = command.first().map_or("", String::as_str);
+        let name = Path::new(program).file_name();
+        let words: Vec<String> = command.iter().map(|word| outcome::quoted(word)).collect();
+        Self {
+            name: name.map_or_else(
+                || program.to_owned(),
+                |it| it.to_string_lossy().into_owned(),
+            ),
+            command,
+            words: words.join(" "),
+            spec,
+        }
+    }
+
+    fn register(
+        &self,
+        acting: &Acting,
+        setup: Setup,
+        progress: &watch::Sender<Progress>,
+    ) -> Recorder {
+        let progress = progress.clone();
+        let recorder = move |ctx, _input| {
+            let (setup, leaves) = (setup.clone(), Leaves(progress.clone()));
+            async move {
+                let tell = |how| leaves.0.send_modify(|progress| progress.ended = Some(how));
+                program::run(ctx, setup, tell).await
+            }
+        };
+        acting.engine.recorder(&self.name, &self.spec, recorder)
+    }
+}
+
+/// How far a program has come.
+#[derive(Debug, Default)]
+struct Progress {
+    ended: Option<Ended>,
+    /// Nobody records it any more.
+    over: bool,
+}
+
+/// Says so when the function has returned, or was dropped because the run is no longer ours.
+struct Leaves(watch::Sender<Progress>);
+
+impl Drop for Leaves {
+    fn drop(&mut self) {
+        self.0.send_modify(|progress| progress.over = true);
+    }
+}
+
+/// Whether a shell would find the program.
+fn is_there(program: &OsString) -> bool {
+    let can_run = |path: &Path| {
+        let found = std::fs::metadata(path);
+        found.is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0)
+    };
+    if Path::new(program).components().count() > 1 {
+        // What is there and cannot be run is for the system to say.
+        return Path::new(program).exists();
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder: PathBuf| can_run(&folder.join(program)))
+}

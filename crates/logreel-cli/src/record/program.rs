@@ -1,0 +1,427 @@
+//! A recorded program from its start to the end of everything it started: what it prints goes into the
+//! log in bounded pieces, and what is asked of the run from elsewhere reaches it.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, IsTerminal as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use logreel::core::event::{Cause, Custom, Git};
+use logreel::core::{Blob, Payload};
+use logreel::{Body, Ctx, Json, Log, TaskError};
+use logreel_agent::{RecordedText, Redactor};
+use rustix::process::Signal;
+use serde_json::json;
+
+use super::checkout;
+use super::copy::{self, Chunk, Chunks, Stream};
+use super::kept::{Kept, Report, Streams};
+use super::signals::{Came, Signals};
+use super::terminal::{Keys, Pty, Terminal};
+
+/// What is printed is on its way into the log after this at the latest.
+const GATHER: Duration = Duration::from_millis(20);
+/// As much as one append takes.
+const APPEND_BYTES: usize = 1024 * 1024;
+/// How long others may keep the output open after the program has ended.
+const LINGER: Duration = Duration::from_secs(1);
+/// A moment in which a stop that we asked for reaches us.
+const STOP_TAKES: Duration = Duration::from_millis(20);
+
+/// What to run.
+#[derive(Clone)]
+pub struct Setup {
+    pub command: Vec<OsString>,
+    pub folder: PathBuf,
+    pub git: Option<Git>,
+    pub redactor: Redactor,
+}
+
+/// How the program ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    Exited(i32),
+    Signalled(i32),
+}
+
+impl Ended {
+    /// As a shell tells it.
+    pub fn code(self) -> u8 {
+        let code = match self {
+            Self::Exited(code) => code,
+            Self::Signalled(number) => 128 + number,
+        };
+        u8::try_from(code & 0xff).unwrap_or(1)
+    }
+}
+
+/// Runs the program and records it. `tell` hears how it ended before the log does.
+pub async fn run(ctx: Ctx, setup: Setup, tell: impl FnOnce(Ended)) -> Result<Json, TaskError> {
+    let log = ctx.log();
+    let _busy = log.busy();
+    log.may_begin().await?;
+    let mut signals = Signals::new()?;
+    let began = log.env().monotonic();
+    let (mut at_work, chunks) = AtWork::start(&ctx, &setup)?;
+    let group = match at_work.kept.next().await {
+        Report::Group(group) => group,
+        _ => {
+            return Err(TaskError::of_kind(
+                "not_started",
+                "the program's keeper ended",
+            ));
+        }
+    };
+    let noted = ctx.note_group(group);
+    let noted = noted.map_err(|error| {
+        let message = format!("the program's process group could not be noted: {error}");
+        TaskError::of_kind("not_started", message)
+    })?;
+    if let Some((terminal, _, _)) = &at_work.terminal {
+        terminal.take()?;
+    }
+    at_work.kept.say("go").await;
+    let mut recording = Recording::new(&log, chunks, &setup.redactor);
+    let ended = at_work.until_ended(&mut recording, &mut signals).await?;
+    let duration = log.env().monotonic().saturating_sub(began);
+    // The terminal is the user's again as soon as the program is gone.
+    let on_terminal = at_work.terminal.take().is_some();
+    at_work.kept.bye().await?;
+    drop(noted);
+    let ended = ended.ok_or_else(|| {
+        let message = "how the program ended is not known: its keeper was killed";
+        TaskError::of_kind("lost", message)
+    })?;
+    tell(ended);
+    recording.finish().await?;
+    record_end(&recording, setup, ended, duration, on_terminal).await?;
+    match ended {
+        Ended::Exited(0) => Ok(Json::of(&json!({"exit_code": 0}))?),
+        Ended::Exited(code) => Err(failed("exit", format!("exit status {code}"), Some(code))),
+        Ended::Signalled(number) => {
+            let message = format!("the program was killed by signal {number}");
+            Err(failed("signal", message, None))
+        }
+    }
+}
+
+fn failed(kind: &str, message: String, exit_code: Option<i32>) -> TaskError {
+    TaskError::from_cause(&Cause {
+        exit_code,
+        kind: kind.to_owned(),
+        message,
+        retryable: false,
+        step: None,
+    })
+}
+
+/// The program, its terminal and its keeper.
+struct AtWork {
+    kept: Kept,
+    terminal: Option<(Terminal, Pty, Keys)>,
+}
+
+impl AtWork {
+    fn start(ctx: &Ctx, setup: &Setup) -> io::Result<(Self, Chunks)> {
+        let (sender, chunks) = copy::channel();
+        let terminal = match Terminal::find() {
+            Some(terminal) => {
+                let pty = Pty::like(&terminal)?;
+                Some((terminal, pty))
+            }
+            None => None,
+        };
+        let pty = terminal.as_ref().map(|(_, pty)| pty);
+        // Each stream is to the program what ours is to us.
+        let stdin = match pty.filter(|_| io::stdin().is_terminal()) {
+            Some(pty) => pty.stream()?,
+            None => io::stdin().as_fd().try_clone_to_owned()?,
+        };
+        let own = |fd: io::Result<OwnedFd>| fd.map(File::from);
+        let stdout = match pty.filter(|_| io::stdout().is_terminal()) {
+            Some(pty) => pty.stream()?,
+            None => {
+                let to = own(io::stdout().as_fd().try_clone_to_owned())?;
+                piped(Stream::Stdout, to, &sender)?
+            }
+        };
+        let stderr = match pty.filter(|_| io::stderr().is_terminal()) {
+            Some(pty) => pty.stream()?,
+            None => {
+                let to = own(io::stderr().as_fd().try_clone_to_owned())?;
+                piped(Stream::Stderr, to, &sender)?
+            }
+        };
+        let shown = match &terminal {
+            None => None,
+            Some((_, pty)) if io::stdout().is_terminal() => {
+                Some((pty, io::stdout().as_fd().try_clone_to_owned()?))
+            }
+            Some((_, pty)) if io::stderr().is_terminal() => {
+                Some((pty, io::stderr().as_fd().try_clone_to_owned()?))
+            }
+            Some((terminal, pty)) => Some((pty, terminal.fd()?)),
+        };
+        if let Some((pty, to)) = shown {
+            let from = pty.ours.try_clone()?;
+            copy::spawn(Stream::Terminal, from, File::from(to), sender.clone())?;
+        }
+        let streams = Streams {
+            stdin,
+            stdout,
+            stderr,
+            terminal: match &terminal {
+                Some((terminal, pty)) => Some((pty.stream()?, terminal.fd()?)),
+                None => None,
+            },
+        };
+        let kept = Kept::start(ctx.run_id(), &setup.command, &setup.folder, &streams)?;
+        drop(streams);
+        let terminal = match terminal {
+            Some((terminal, mut pty)) => {
+                pty.theirs = None;
+                let keys = Keys::pass(&terminal, &pty)?;
+                Some((terminal, pty, keys))
+            }
+            None => None,
+        };
+        Ok((Self { kept, terminal }, chunks))
+    }
+
+    /// Until nothing of the program runs; `None` when nobody knows how it ended.
+    async fn until_ended(
+        &mut self,
+        recording: &mut Recording<'_>,
+        signals: &mut Signals,
+    ) -> Result<Option<Ended>, TaskError> {
+        let log = recording.log;
+        let (mut ended, mut is_paused, mut is_ending) = (None, false, false);
+        let mut linger =
+            Box::pin(std::future::pending()) as std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
+        loop {
+            tokio::select! {
+                report = self.kept.next() => match report {
+                    Report::Exited(code) => ended = Some(Ended::Exited(code)),
+                    Report::Signalled(number) => ended = Some(Ended::Signalled(number)),
+                    Report::Stopped => self.stop_with_it(log).await?,
+                    Report::Gone | Report::Lost => return Ok(ended),
+                    Report::Group(_) => {}
+                },
+                printed = recording.printed() => {
+                    let more = printed?;
+                    if !more && ended.is_some() && !is_ending {
+                        is_ending = true;
+                        self.kept.say("end").await;
+                    }
+                    continue;
+                }
+                came = signals.next() => match came {
+                    Came::For(name) => self.kept.say(&format!("signal {name}")).await,
+                    Came::Resized => if let Some((terminal, pty, _)) = &self.terminal {
+                        terminal.size(pty);
+                    },
+                },
+                () = log.until_paused(!is_paused) => {
+                    is_paused = !is_paused;
+                    let words = if is_paused { "pause" } else { "continue" };
+                    self.kept.say(words).await;
+                }
+                () = log.until_stopped(), if !is_ending => {
+                    is_ending = true;
+                    self.kept.say("end").await;
+                }
+                () = &mut linger => {
+                    is_ending = true;
+                    linger = Box::pin(std::future::pending());
+                    self.kept.say("end").await;
+                }
+            }
+            // Its output may still be on its way, or be held open by what it left behind.
+            if ended.is_some() && !is_ending {
+                match recording.is_over() {
+                    true => {
+                        is_ending = true;
+                        self.kept.say("end").await;
+                    }
+                    false => linger = log.env().sleep(LINGER),
+                }
+            }
+        }
+    }
+
+    /// The user stopped the program (Ctrl-Z), and so means us: the shell gets its terminal. When the shell
+    /// goes on with us, we go on with the program.
+    async fn stop_with_it(&mut self, log: Log<'_>) -> Result<(), TaskError> {
+        if let Some((terminal, _, _)) = &self.terminal {
+            terminal.give_back();
+            let own = rustix::process::getpgrp();
+            if let Err(error) = rustix::process::kill_process_group(own, Signal::TSTP) {
+                return Err(TaskError::new(format!(
+                    "this process cannot be stopped: {error}"
+                )));
+            }
+            // Nobody can stop a group that no shell waits for; then this goes on at once.
+            log.env().sleep(STOP_TAKES).await;
+            terminal.take()?;
+            self.kept.say("continue").await;
+        }
+        Ok(())
+    }
+}
+
+fn piped(
+    stream: Stream,
+    to: File,
+    sender: &tokio::sync::mpsc::Sender<Chunk>,
+) -> io::Result<OwnedFd> {
+    let (ours, theirs) = io::pipe()?;
+    let from = File::from(OwnedFd::from(ours));
+    copy::spawn(stream, from, to, sender.clone())?;
+    Ok(OwnedFd::from(theirs))
+}
+
+/// What was printed, on its way into the log.
+struct Recording<'c> {
+    log: Log<'c>,
+    chunks: Chunks,
+    texts: [RecordedText; 3],
+    bytes: [u64; 3],
+    gathered: Vec<Body>,
+    gathered_bytes: usize,
+    due: Option<Duration>,
+    over: bool,
+}
+
+impl<'c> Recording<'c> {
+    fn new(log: &Log<'c>, chunks: Chunks, redactor: &Redactor) -> Self {
+        let streams = [Stream::Stdout, Stream::Stderr, Stream::Terminal];
+        Self {
+            log: *log,
+            chunks,
+            texts: streams.map(|stream| RecordedText::new(stream.name(), redactor.clone())),
+            bytes: [0; 3],
+            gathered: Vec::new(),
+            gathered_bytes: 0,
+            due: None,
+            over: false,
+        }
+    }
+
+    /// Whether nobody can print any more, and all of it was seen.
+    fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// Takes what was printed, and appends what is due; false when nothing more comes. May be dropped and
+    /// asked again: what was taken is kept.
+    async fn printed(&mut self) -> Result<bool, TaskError> {
+        let env = self.log.env();
+        let due = self.due;
+        let until_due = async {
+            match due {
+                Some(due) => env.sleep(due.saturating_sub(env.monotonic())).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = until_due => {}
+            chunk = self.chunks.recv(), if !self.over => match chunk {
+                Some(chunk) => self.take(&chunk),
+                None => self.over = true,
+            },
+        }
+        let is_due = self
+            .due
+            .is_some_and(|due| due <= self.log.env().monotonic());
+        if self.over || is_due || self.gathered_bytes >= APPEND_BYTES {
+            self.append().await?;
+        }
+        Ok(!self.over)
+    }
+
+    fn take(&mut self, chunk: &Chunk) {
+        let index = match chunk.stream {
+            Stream::Stdout => 0,
+            Stream::Stderr => 1,
+            Stream::Terminal => 2,
+        };
+        self.bytes[index] += chunk.bytes.len() as u64;
+        let facts = self.texts[index].push(&chunk.bytes);
+        self.gather(facts.into_iter().map(Body::from));
+        self.gathered_bytes += chunk.bytes.len();
+    }
+
+    fn gather(&mut self, facts: impl Iterator<Item = Body>) {
+        self.gathered.extend(facts);
+        if !self.gathered.is_empty() && self.due.is_none() {
+            self.due = Some(self.log.env().monotonic() + GATHER);
+        }
+    }
+
+    async fn append(&mut self) -> Result<(), TaskError> {
+        self.due = None;
+        self.gathered_bytes = 0;
+        if self.gathered.is_empty() {
+            return Ok(());
+        }
+        let bodies = std::mem::take(&mut self.gathered);
+        self.log.record(bodies, Vec::new()).await?;
+        Ok(())
+    }
+
+    /// Nothing more is read.
+    async fn finish(&mut self) -> Result<(), TaskError> {
+        while let Ok(chunk) = self.chunks.try_recv() {
+            self.take(&chunk);
+        }
+        let rest: Vec<Body> = self
+            .texts
+            .iter_mut()
+            .flat_map(RecordedText::finish)
+            .map(Body::from)
+            .collect();
+        self.gather(rest.into_iter());
+        self.append().await
+    }
+}
+
+/// Records what is known of the program beside what it printed.
+async fn record_end(
+    recording: &Recording<'_>,
+    setup: Setup,
+    ended: Ended,
+    duration: Duration,
+    on_terminal: bool,
+) -> Result<(), TaskError> {
+    let (exit_code, signal) = match ended {
+        Ended::Exited(code) => (Some(code), None),
+        Ended::Signalled(number) => (None, Some(number)),
+    };
+    let (git, blob) = match setup.git {
+        Some(before) => {
+            let (changed, blob) = checkout::compare(&setup.folder, before, &setup.redactor);
+            (Some(changed), blob)
+        }
+        None => (None, None),
+    };
+    let [stdout, stderr, terminal] = recording.bytes;
+    let data = json!({
+        "exit_code": exit_code,
+        "signal": signal,
+        "duration_ms": u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
+        "terminal": on_terminal,
+        "bytes": {"stdout": stdout, "stderr": stderr, "terminal": terminal},
+        "git": git,
+    });
+    let (data, large) = Payload::of(Json::from(data));
+    let name = "program.ended".to_owned();
+    let blobs: Vec<Blob> = blob.into_iter().chain(large).collect();
+    let recorded = recording
+        .log
+        .record(vec![Custom { data, name }.into()], blobs);
+    recorded.await?;
+    Ok(())
+}

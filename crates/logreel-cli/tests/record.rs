@@ -1,0 +1,441 @@
+//! Recorded programs off a terminal: what passes through, what is in the log, and who outlives whom.
+
+#![allow(
+    clippy::unwrap_used,
+    missing_docs,
+    reason = "a test's name is its documentation, and what it did not expect is a failure"
+)]
+
+#[path = "common/mod.rs"]
+mod common;
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use common::kill::{marked, until, within};
+use common::project::Project;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+fn project() -> Project {
+    let project = Project::new("");
+    let made = project.run(&["init"]);
+    assert_eq!(made.code, 0, "{}", made.err);
+    project
+}
+
+fn events(project: &Project, run: &str) -> Vec<Value> {
+    let log = project.run(&["log", run, "--json"]);
+    assert_eq!(log.code, 0, "{}", log.err);
+    let lines = log.out.lines();
+    lines
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+fn of_kind<'e>(events: &'e [Value], kind: &str) -> Vec<&'e Value> {
+    let found = events.iter().filter(|event| event["kind"] == kind);
+    found.map(|event| &event["body"]).collect()
+}
+
+/// What the log has of a stream; bytes as they were.
+fn recorded(events: &[Value], stream: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for body in of_kind(events, "output.written") {
+        if body["stream"] != stream {
+            continue;
+        }
+        match (&body["text"], &body["base64"]) {
+            (Value::String(text), Value::Null) => bytes.extend(text.as_bytes()),
+            (Value::Null, Value::String(base64)) => bytes.extend(decoded(base64)),
+            other => panic!("{other:?}"),
+        }
+    }
+    bytes
+}
+
+fn decoded(base64: &str) -> Vec<u8> {
+    let mut decode = Command::new("base64")
+        .arg("-d")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = decode.stdin.take().unwrap();
+    let text = base64.to_owned();
+    let writer = std::thread::spawn(move || stdin.write_all(text.as_bytes()).unwrap());
+    let mut bytes = Vec::new();
+    decode
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_end(&mut bytes)
+        .unwrap();
+    writer.join().unwrap();
+    assert!(decode.wait().unwrap().success());
+    bytes
+}
+
+/// `record` with its output in our hands.
+struct Recorder {
+    child: Child,
+    out: BufReader<std::process::ChildStdout>,
+}
+
+impl Recorder {
+    fn start(project: &Project, args: &[&str]) -> Self {
+        let mut command = project.std_command();
+        command.arg("record").args(args);
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        Self { child, out }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.out.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    fn code(mut self) -> i32 {
+        self.out.read_to_end(&mut Vec::new()).unwrap();
+        self.child.wait().unwrap().code().unwrap()
+    }
+}
+
+fn last(project: &Project) -> Value {
+    project.json(&["show", "@last"])
+}
+
+fn state_of(pid: &str) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+#[test]
+fn a_program_is_itself_and_a_run() {
+    let project = project();
+    let shell = r#"read -r line; echo "got $line"; echo "to err" >&2; exit 7"#;
+    let mut command = project.command();
+    command.args([
+        "record",
+        "--label",
+        "pr=42",
+        "--session",
+        "s",
+        "--",
+        "sh",
+        "-c",
+        shell,
+    ]);
+    let ran = common::ran(command.write_stdin("hello\n"));
+    assert_eq!(
+        (ran.code, &*ran.out, &*ran.err),
+        (7, "got hello\n", "to err\n")
+    );
+    let run = last(&project);
+    assert_eq!(run["kind"], "record");
+    assert_eq!(run["agent"], "sh");
+    assert_eq!(run["status"], "failed");
+    assert_eq!(run["error"]["kind"], "exit");
+    assert_eq!(run["labels"]["pr"], "42");
+    assert_eq!(run["session"], "s");
+    let events = events(&project, "@last");
+    assert_eq!(recorded(&events, "stdout"), b"got hello\n");
+    assert_eq!(recorded(&events, "stderr"), b"to err\n");
+    let ended = of_kind(&events, "custom");
+    assert_eq!(ended[0]["data"]["exit_code"], 7);
+    assert!(ended[0]["data"]["duration_ms"].is_u64());
+    assert_eq!(project.run(&["verify"]).code, 0);
+
+    let fine = project.run(&["record", "true"]);
+    assert_eq!((fine.code, &*fine.out, &*fine.err), (0, "", ""));
+    assert_eq!(last(&project)["status"], "completed");
+    let killed = project.run(&["record", "--", "sh", "-c", "kill -KILL $$"]);
+    assert_eq!(killed.code, 128 + 9);
+    assert_eq!(last(&project)["error"]["kind"], "signal");
+    let missing = project.run(&["record", "--", "no-such-program"]);
+    assert_eq!(missing.code, 127);
+    assert!(missing.err.contains("no-such-program"), "{}", missing.err);
+}
+
+#[test]
+fn bytes_pass_as_they_are_and_are_recorded_as_they_are() {
+    let project = project();
+    let mut bytes = vec![0; 300_000];
+    File::open("/dev/urandom")
+        .unwrap()
+        .read_exact(&mut bytes)
+        .unwrap();
+    bytes.extend("日本語 \u{1b}[31mred\u{1b}[0m\r\n".repeat(2000).as_bytes());
+    std::fs::write(project.path("bytes"), &bytes).unwrap();
+    let output = project
+        .command()
+        .args(["record", "--", "cat", "bytes"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert!(
+        output.stdout == bytes,
+        "what passed through is not what was printed"
+    );
+    let events = events(&project, "@last");
+    assert!(
+        recorded(&events, "stdout") == bytes,
+        "what was recorded is not what was printed"
+    );
+    for body in of_kind(&events, "output.written") {
+        assert!(body.to_string().len() < 300_000, "a bounded piece");
+    }
+}
+
+#[test]
+fn whoever_has_read_enough_ends_the_program_as_without_us() {
+    let project = project();
+    let mut recorder = Recorder::start(&project, &["--", "yes"]);
+    assert_eq!(recorder.line(), "y");
+    let Recorder { mut child, out } = recorder;
+    drop(out);
+    let status = child.wait().unwrap();
+    assert_eq!(status.code(), Some(128 + 13), "SIGPIPE");
+}
+
+#[test]
+fn a_killed_recorder_leaves_its_record_and_no_program() {
+    let project = project();
+    // It neither heeds TERM nor notices that nobody reads any more, and so does what it started.
+    let shell = "trap '' TERM HUP PIPE; echo one; echo two; echo $$; sleep 1000 & while :; do sleep 0.05; done";
+    let mut recorder = Recorder::start(&project, &["--", "sh", "-c", shell]);
+    let said = [recorder.line(), recorder.line()];
+    assert_eq!(said, ["one", "two"]);
+    let pid = recorder.line();
+    let run = last(&project)["id"].as_str().unwrap().to_owned();
+    let mark = format!("LOGREEL_RUN={run}");
+    assert!(!marked(&mark).is_empty());
+    // What was printed is in the log within a tenth of a second; the test allows for a busy machine.
+    within(
+        Duration::from_secs(5),
+        "what was printed is recorded",
+        || recorded(&events(&project, &run), "stdout") == format!("one\ntwo\n{pid}\n").into_bytes(),
+    );
+    recorder.signal(Signal::KILL);
+    recorder.child.wait().unwrap();
+    within(Duration::from_secs(10), "the program is gone", || {
+        marked(&mark).is_empty()
+    });
+    let shown = project.json(&["show", &run]);
+    assert_eq!(
+        (&shown["orphaned"], &shown["status"]),
+        (&true.into(), &"executing".into())
+    );
+    assert_eq!(
+        recorded(&events(&project, &run), "stdout"),
+        format!("one\ntwo\n{pid}\n").into_bytes()
+    );
+
+    let resumed = project.run(&["resume", &run]);
+    assert_eq!(resumed.code, 1, "{}", resumed.err);
+    assert!(
+        resumed.err.contains("recorder_lost")
+            || resumed.err.contains("recorded the program is gone"),
+        "{}",
+        resumed.err
+    );
+    assert!(resumed.err.contains("logreel retry"), "{}", resumed.err);
+    let shown = project.json(&["show", &run]);
+    assert_eq!(shown["error"]["kind"], "recorder_lost");
+    assert_eq!(project.run(&["verify"]).code, 0);
+}
+
+#[test]
+fn a_retry_runs_the_program_again() {
+    let project = project();
+    let failed = project.run(&["record", "--", "sh", "-c", "test -e fixed && echo fine"]);
+    assert_eq!(failed.code, 1);
+    let first = last(&project)["id"].clone();
+    project.write("fixed", "");
+    let again = project.run(&["retry", "@last"]);
+    assert_eq!((again.code, &*again.out), (0, "fine\n"), "{}", again.err);
+    let run = last(&project);
+    assert_eq!(
+        (&run["parent"]["run"], &run["parent"]["relation"]),
+        (&first, &"retry".into())
+    );
+    assert_eq!(run["status"], "completed");
+    assert_eq!(recorded(&events(&project, "@last"), "stdout"), b"fine\n");
+}
+
+#[test]
+fn cancel_and_pause_from_elsewhere_reach_the_program() {
+    let project = project();
+    let shell = "echo $$; while :; do sleep 0.01; done";
+    let mut recorder = Recorder::start(&project, &["--", "sh", "-c", shell]);
+    let pid = recorder.line();
+    let run = last(&project)["id"].as_str().unwrap().to_owned();
+    let patience = Duration::from_secs(3);
+    for _ in 0..2 {
+        assert_eq!(project.run(&["pause", &run]).code, 0);
+        within(patience, "it is stopped", || state_of(&pid) == Some('T'));
+        let shown = project.json(&["show", &run]);
+        assert_eq!(
+            (&shown["status"], &shown["waiting"][0]["kind"]),
+            (&"waiting".into(), &"paused".into())
+        );
+        assert!(shown["driver"].is_object(), "the recorder keeps its lease");
+        assert_eq!(project.run(&["wait", &run]).code, 3);
+        let resumed = project.run(&["resume", &run]);
+        assert_eq!(resumed.code, 0, "{}", resumed.err);
+        within(patience, "it goes on", || {
+            state_of(&pid).is_some_and(|state| state != 'T')
+        });
+    }
+    assert_eq!(project.run(&["pause", &run]).code, 0);
+    within(patience, "it is stopped", || state_of(&pid) == Some('T'));
+    assert_eq!(project.run(&["cancel", &run]).code, 0);
+    within(patience, "it is gone", || state_of(&pid).is_none());
+    assert_eq!(recorder.code(), 128 + 15);
+    let shown = project.json(&["show", &run]);
+    assert_eq!(
+        (&shown["status"], &shown["driver"]),
+        (&"cancelled".into(), &Value::Null)
+    );
+    until("nothing of it is left", || {
+        marked(&format!("LOGREEL_RUN={run}")).is_empty()
+    });
+}
+
+#[test]
+fn a_signal_for_us_is_for_the_program() {
+    let project = project();
+    let shell = "trap 'echo asked; exit 5' TERM; echo ready; while :; do sleep 0.01; done";
+    let mut recorder = Recorder::start(&project, &["--", "sh", "-c", shell]);
+    assert_eq!(recorder.line(), "ready");
+    recorder.signal(Signal::TERM);
+    assert_eq!(recorder.line(), "asked");
+    assert_eq!(recorder.code(), 5);
+}
+
+#[test]
+fn what_the_program_leaves_running_ends_with_it() {
+    let project = project();
+    let shell = "sleep 1000 >/dev/null 2>&1 & echo $!";
+    let mut recorder = Recorder::start(&project, &["--", "sh", "-c", shell]);
+    let pid = recorder.line();
+    assert_eq!(recorder.code(), 0);
+    assert!(
+        state_of(&pid).is_none_or(|state| state == 'Z'),
+        "it outlived its recorder"
+    );
+}
+
+#[test]
+fn a_key_is_not_recorded_and_passes_through() {
+    let project = project();
+    let key = format!("sk-ant-{}", "a1B2c3D4e5F6g7H8i9J0");
+    let (one, two) = key.split_at(12);
+    project.pipe("go");
+    let shell = format!("printf 'key {one}'; cat go >/dev/null; echo '{two} end'");
+    let mut recorder = Recorder::start(&project, &["--", "sh", "-c", &shell]);
+    let mut first = [0; 16];
+    recorder.out.read_exact(&mut first).unwrap();
+    project.write("go", "");
+    assert_eq!(recorder.line(), format!("{two} end"));
+    assert_eq!(recorder.code(), 0);
+    let events = events(&project, "@last");
+    assert_eq!(recorded(&events, "stdout"), b"key [redacted] end\n");
+    let redacted = of_kind(&events, "output.written");
+    assert!(redacted.iter().any(|body| body["redacted"] == 1));
+
+    // Nor is one among the arguments; what is not whole cannot be run again.
+    let ran = project.run(&["record", "--", "sh", "-c", "exit 1", &key]);
+    assert_eq!(ran.code, 1);
+    let log = project.run(&["log", "@last", "--json"]).out;
+    assert!(!log.contains(&key), "{log}");
+    let retried = project.run(&["retry", "@last"]);
+    assert_eq!(retried.code, 5, "{}", retried.err);
+}
+
+#[test]
+fn the_checkout_before_and_after_is_in_the_log() {
+    let project = Project(tempfile::tempdir().unwrap());
+    let git = |words: &str| {
+        let mut git = Command::new("git");
+        git.args([
+            "-c",
+            "user.name=ada",
+            "-c",
+            "user.email=ada@example.invalid",
+        ]);
+        let done = git
+            .args(words.split(' '))
+            .current_dir(project.0.path())
+            .output();
+        let done = done.unwrap();
+        assert!(done.status.success(), "{words}: {done:?}");
+        String::from_utf8(done.stdout).unwrap().trim().to_owned()
+    };
+    git("init -q -b main");
+    project.write("a.txt", "one\n");
+    git("add a.txt");
+    git("commit -q -m first");
+    let commit = git("rev-parse HEAD");
+    let ran = project.run(&[
+        "record",
+        "--",
+        "sh",
+        "-c",
+        "echo two >> a.txt; echo new > b.txt",
+    ]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert_eq!(last(&project)["git"]["commit"], *commit);
+    let events = events(&project, "@last");
+    let changed = &of_kind(&events, "custom")[0]["data"]["git"];
+    assert_eq!(changed["before"]["commit"], *commit);
+    assert_eq!(changed["after"]["commit"], *commit);
+    assert_eq!(
+        (&changed["before"]["dirty"], &changed["after"]["dirty"]),
+        (&false.into(), &true.into())
+    );
+    assert_eq!(changed["untracked"], serde_json::json!(["b.txt"]));
+    let digest = changed["diff"]["blob"].as_str().unwrap();
+    let store = rusqlite::Connection::open(project.path(".logreel/runs.db")).unwrap();
+    let blobs: i64 = store
+        .query_row(
+            "SELECT count(*) FROM blobs WHERE instr(CAST(bytes AS TEXT), '+two') > 0",
+            [],
+            |row| row.get(0),
+        )
+        .unwrap();
+    assert_eq!(blobs, 1, "{digest}");
+}
+
+#[test]
+fn the_same_key_does_not_run_the_program_again() {
+    let project = project();
+    for code in [3, 3] {
+        let ran = project.run(&[
+            "record",
+            "--key",
+            "k",
+            "--",
+            "sh",
+            "-c",
+            "echo x >> ran; exit 3",
+        ]);
+        assert_eq!(ran.code, code, "{}", ran.err);
+    }
+    assert_eq!(project.read("ran"), "x\n");
+    let other = project.run(&["record", "--key", "k", "--", "true"]);
+    assert_eq!(other.code, 5, "{}", other.err);
+}
