@@ -22,6 +22,7 @@ mod recorded;
 mod redact;
 mod round;
 mod spec;
+mod stream;
 mod tool;
 mod toolbox;
 mod verify;
@@ -46,5 +47,6 @@ pub use spec::{
     AgentSpec, CommandTool, ContextSpec, ListedTool, ListedVerdict, McpSpec, Overrides,
     PolicyDefault, PolicySpec, Priced, SpecKind, SubAgent, VerifySpec,
 };
+pub use stream::{Format, Mapping, MappingError, Said, StreamLines, StreamReader, Understood};
 pub use tool::{Call, Definition, Tool, ToolError};
 pub use toolbox::{Toolbox, ToolboxError, check_arguments};

@@ -29,7 +29,7 @@ fn of_user() -> Settings {
 }
 
 /// The built-in prices, and before them those of the settings.
-fn prices(settings: &Settings) -> Prices {
+pub fn prices(settings: &Settings) -> Prices {
     let mut table = String::new();
     for (model, price) in &settings.prices {
         let dollars = |micros: u64| micros as f64 / 1e6;

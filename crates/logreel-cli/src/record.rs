@@ -22,23 +22,25 @@ use std::time::Duration;
 use logreel::core::event::RunKind;
 use logreel::store::SystemEnv;
 use logreel::{Entry, Env as _, ErrorKind, Json, Recorder, RunHandle, Session};
-use logreel_agent::Redactor;
+use logreel_agent::{Format, Mapping, Prices, Redactor};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use self::program::{Ended, Setup};
+use self::program::{Ended, Setup, Told};
 use self::signals::{Came, Signals};
 use crate::error::Failure;
 use crate::output::Output;
 use crate::settings::Settings;
 use crate::signals::TERMINATED;
 use crate::store::{Acting, Missing, Place};
-use crate::{git, ls, outcome, spec};
+use crate::{agents, git, ls, outcome, spec};
 
 const EXAMPLES: &str = "\
 Examples:
   logreel record -- claude                    an agent as it is, recorded as a run
   logreel record --label pr=42 -- make test   any program; its status is ours
+  logreel record --stream claude-code -- claude -p --verbose --output-format stream-json 'fix it'
+                                              with its messages, tools and cost
   logreel log @last --follow                  watch it from another terminal
   logreel cancel @last                        end it from there
 
@@ -63,6 +65,9 @@ pub struct Args {
     /// Your own name for the run: a program that was recorded under it is not run again
     #[arg(long, value_name = "K")]
     key: Option<String>,
+    /// What its stdout is: claude-code, codex, or a file that maps lines of JSON
+    #[arg(long, value_name = "NAME|FILE")]
+    stream: Option<String>,
     /// The program and its arguments
     #[arg(value_name = "CMD", required = true)]
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -74,18 +79,21 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
         out.note(format!("logreel: {}: not found", program.to_string_lossy()));
         return Ok(NOT_FOUND);
     }
+    let stream = args.stream.as_deref().map(format).transpose()?;
     // Before the run exists: a signal that comes now must find someone who hears it.
     let mut signals = Signals::new()?;
     let folder = spec::folder(Path::new("."))?;
     let acting = place.act(Missing::Make, None, out).await?;
     let redactor = redactor(&acting)?;
-    let what = What::new(&args.command, &redactor);
+    let what = What::new(&args.command, stream.as_ref(), &redactor);
     let git = git::look(&folder);
     let setup = Setup {
         command: args.command,
         folder: folder.clone(),
         git: git.clone(),
         redactor,
+        stream,
+        prices: prices(&acting)?,
     };
     let progress = watch::Sender::default();
     let recorder = what.register(&acting, setup, &progress);
@@ -140,6 +148,8 @@ pub async fn retry(acting: Acting, entry: &Entry, out: &mut Output) -> anyhow::R
         git: git::look(&folder),
         folder,
         redactor: redactor(&acting)?,
+        stream: stored.get("stream").and_then(Format::from_json),
+        prices: prices(&acting)?,
     };
     let progress = watch::Sender::default();
     what.register(&acting, setup, &progress);
@@ -165,13 +175,22 @@ async fn to_the_end(
     out: &mut Output,
 ) -> anyhow::Result<u8> {
     let mut watched = progress.subscribe();
-    let ended = watched.wait_for(|progress| progress.over).await?.ended;
+    let (ended, unknown) = {
+        let progress = watched.wait_for(|progress| progress.over).await?;
+        (progress.ended, progress.unknown)
+    };
     let run_ended = tokio::select! {
         run_ended = handle.wait() => Some(run_ended?),
         () = SystemEnv.sleep(LAST_WORDS) => None,
     };
     acting.engine.close().await?;
     let short = handle.id().short();
+    if let Some((lines, unknown)) = unknown {
+        out.note(format!(
+            "logreel: {unknown} of {lines} lines were not understood; {short} keeps them as they were \
+             printed. Its format may have changed."
+        ));
+    }
     match ended {
         Some(ended) => Ok(ended.code()),
         None => {
@@ -215,6 +234,26 @@ fn redactor(acting: &Acting) -> anyhow::Result<Redactor> {
     })
 }
 
+fn prices(acting: &Acting) -> anyhow::Result<Prices> {
+    Ok(agents::prices(&Settings::load(acting.path.as_deref())?))
+}
+
+/// A format by its name, or by a file that maps it.
+pub fn format(said: &str) -> Result<Format, Failure> {
+    if let Some(format) = Format::named(said) {
+        return Ok(format);
+    }
+    let text = std::fs::read_to_string(said).map_err(|error| {
+        let message = format!("`{said}` is no format that is known here, and no file: {error}");
+        let names = Format::NAMES.join(", ");
+        let hint = format!("known are {names}; a file maps any lines of JSON, see docs/record.md");
+        Failure::new(ErrorKind::Usage, message).hint(hint)
+    })?;
+    let mapping = Mapping::parse(&text)
+        .map_err(|error| Failure::new(ErrorKind::Invalid, format!("{said}: {error}")))?;
+    Ok(Format::Mapped(mapping))
+}
+
 /// What is run, as it is recorded.
 struct What {
     name: String,
@@ -225,7 +264,7 @@ struct What {
 }
 
 impl What {
-    fn new(command: &[OsString], redactor: &Redactor) -> Self {
+    fn new(command: &[OsString], stream: Option<&Format>, redactor: &Redactor) -> Self {
         let mut missing = 0;
         let words = command.iter().map(|word| {
             let text = word.to_string_lossy();
@@ -234,11 +273,14 @@ impl What {
             without.into_owned()
         });
         let command: Vec<String> = words.collect();
-        let spec = match missing {
-            0 => json!({"command": command}),
+        let mut spec = json!({"command": command});
+        if missing > 0 {
             // It cannot be run from the record.
-            missing => json!({"command": command, "redacted": missing}),
-        };
+            spec["redacted"] = missing.into();
+        }
+        if let Some(stream) = stream {
+            spec["stream"] = stream.to_json();
+        }
         Self::of(command, spec)
     }
 
@@ -278,7 +320,7 @@ impl What {
         let recorder = move |ctx, _input| {
             let (setup, leaves) = (setup.clone(), Leaves(progress.clone()));
             async move {
-                let tell = |how| leaves.0.send_modify(|progress| progress.ended = Some(how));
+                let tell = |told| leaves.0.send_modify(|progress| progress.hear(told));
                 program::run(ctx, setup, tell).await
             }
         };
@@ -290,8 +332,19 @@ impl What {
 #[derive(Debug, Default)]
 struct Progress {
     ended: Option<Ended>,
+    /// How many lines came, and how many of them were not understood.
+    unknown: Option<(u64, u64)>,
     /// Nobody records it any more.
     over: bool,
+}
+
+impl Progress {
+    fn hear(&mut self, told: Told) {
+        match told {
+            Told::Ended(ended) => self.ended = Some(ended),
+            Told::Unknown { lines, unknown } => self.unknown = Some((lines, unknown)),
+        }
+    }
 }
 
 /// Says so when the function has returned, or was dropped because the run is no longer ours.

@@ -8,11 +8,11 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use logreel::core::event::{Cause, Custom, Git};
+use logreel::core::event::{Cause, Custom, Git, OutputWritten};
 use logreel::core::{Blob, Payload};
 use logreel::{Body, Ctx, Json, Log, TaskError};
-use logreel_agent::{RecordedText, Redactor};
-use rustix::process::Signal;
+use logreel_agent::{Format, Prices, RecordedText, Redactor, Said, StreamLines};
+use rustix::process::{Pid, Signal};
 use serde_json::json;
 
 use super::checkout;
@@ -37,6 +37,9 @@ pub struct Setup {
     pub folder: PathBuf,
     pub git: Option<Git>,
     pub redactor: Redactor,
+    /// What its stdout is, when that is known.
+    pub stream: Option<Format>,
+    pub prices: Prices,
 }
 
 /// How the program ended.
@@ -57,8 +60,17 @@ impl Ended {
     }
 }
 
-/// Runs the program and records it. `tell` hears how it ended before the log does.
-pub async fn run(ctx: Ctx, setup: Setup, tell: impl FnOnce(Ended)) -> Result<Json, TaskError> {
+/// What whoever started it is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// Before the log is.
+    Ended(Ended),
+    /// Some lines of its stream were not understood.
+    Unknown { lines: u64, unknown: u64 },
+}
+
+/// Runs the program and records it.
+pub async fn run(ctx: Ctx, setup: Setup, tell: impl Fn(Told)) -> Result<Json, TaskError> {
     let log = ctx.log();
     let _busy = log.busy();
     log.may_begin().await?;
@@ -83,27 +95,58 @@ pub async fn run(ctx: Ctx, setup: Setup, tell: impl FnOnce(Ended)) -> Result<Jso
         terminal.take()?;
     }
     at_work.kept.say("go").await;
-    let mut recording = Recording::new(&log, chunks, &setup.redactor);
+    let mut recording = Recording::new(&log, chunks, &setup);
     let ended = at_work.until_ended(&mut recording, &mut signals).await?;
     let duration = log.env().monotonic().saturating_sub(began);
     // The terminal is the user's again as soon as the program is gone.
     let on_terminal = at_work.terminal.take().is_some();
     at_work.kept.bye().await?;
+    if ended.is_none() {
+        // Nobody is left who would end it.
+        end_group(group);
+    }
     drop(noted);
     let ended = ended.ok_or_else(|| {
         let message = "how the program ended is not known: its keeper was killed";
         TaskError::of_kind("lost", message)
     })?;
-    tell(ended);
+    tell(Told::Ended(ended));
     recording.finish().await?;
     record_end(&recording, setup, ended, duration, on_terminal).await?;
-    match ended {
-        Ended::Exited(0) => Ok(Json::of(&json!({"exit_code": 0}))?),
-        Ended::Exited(code) => Err(failed("exit", format!("exit status {code}"), Some(code))),
-        Ended::Signalled(number) => {
-            let message = format!("the program was killed by signal {number}");
+    if let Some((lines, unknown)) = recording.lines.as_ref().map(StreamLines::counts)
+        && unknown > 0
+    {
+        tell(Told::Unknown { lines, unknown });
+    }
+    let failure = recording.lines.as_ref().and_then(StreamLines::failure);
+    let answer = recording.lines.as_ref().and_then(StreamLines::answer);
+    let said = failure.map(|why| format!(": {why}")).unwrap_or_default();
+    match (ended, failure) {
+        (Ended::Exited(0), Some(why)) => Err(failed("agent", why.to_owned(), Some(0))),
+        (Ended::Exited(0), None) => match answer {
+            Some(answer) => Ok(answer.clone()),
+            None => Ok(Json::of(&json!({"exit_code": 0}))?),
+        },
+        (Ended::Exited(code), _) => Err(failed(
+            "exit",
+            format!("exit status {code}{said}"),
+            Some(code),
+        )),
+        (Ended::Signalled(number), _) => {
+            let message = format!("the program was killed by signal {number}{said}");
             Err(failed("signal", message, None))
         }
+    }
+}
+
+/// The last resort when the keeper was killed.
+fn end_group(group: i32) {
+    let Some(group) = Pid::from_raw(group) else {
+        return;
+    };
+    match rustix::process::kill_process_group(group, Signal::KILL) {
+        Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+        Err(error) => eprintln!("logreel: the program cannot be killed: {error}"),
     }
 }
 
@@ -140,7 +183,9 @@ impl AtWork {
             None => io::stdin().as_fd().try_clone_to_owned()?,
         };
         let own = |fd: io::Result<OwnedFd>| fd.map(File::from);
-        let stdout = match pty.filter(|_| io::stdout().is_terminal()) {
+        // Lines for a program are not for a terminal.
+        let shows_stdout = io::stdout().is_terminal() && setup.stream.is_none();
+        let stdout = match pty.filter(|_| shows_stdout) {
             Some(pty) => pty.stream()?,
             None => {
                 let to = own(io::stdout().as_fd().try_clone_to_owned())?;
@@ -287,22 +332,35 @@ struct Recording<'c> {
     log: Log<'c>,
     chunks: Chunks,
     texts: [RecordedText; 3],
+    /// Stdout, when its lines are known.
+    lines: Option<StreamLines>,
     bytes: [u64; 3],
     gathered: Vec<Body>,
+    gathered_blobs: Vec<Blob>,
     gathered_bytes: usize,
     due: Option<Duration>,
     over: bool,
 }
 
 impl<'c> Recording<'c> {
-    fn new(log: &Log<'c>, chunks: Chunks, redactor: &Redactor) -> Self {
+    fn new(log: &Log<'c>, chunks: Chunks, setup: &Setup) -> Self {
+        let Setup {
+            redactor,
+            stream,
+            prices,
+            ..
+        } = setup;
         let streams = [Stream::Stdout, Stream::Stderr, Stream::Terminal];
         Self {
             log: *log,
             chunks,
             texts: streams.map(|stream| RecordedText::new(stream.name(), redactor.clone())),
+            lines: stream
+                .as_ref()
+                .map(|format| StreamLines::new(format, redactor, prices)),
             bytes: [0; 3],
             gathered: Vec::new(),
+            gathered_blobs: Vec::new(),
             gathered_bytes: 0,
             due: None,
             over: false,
@@ -349,13 +407,19 @@ impl<'c> Recording<'c> {
             Stream::Terminal => 2,
         };
         self.bytes[index] += chunk.bytes.len() as u64;
-        let facts = self.texts[index].push(&chunk.bytes);
-        self.gather(facts.into_iter().map(Body::from));
+        let said = match (&mut self.lines, chunk.stream) {
+            (Some(lines), Stream::Stdout) => lines.push(&chunk.bytes),
+            (Some(_), Stream::Stderr | Stream::Terminal) | (None, _) => {
+                of_text(self.texts[index].push(&chunk.bytes))
+            }
+        };
+        self.gather(said);
         self.gathered_bytes += chunk.bytes.len();
     }
 
-    fn gather(&mut self, facts: impl Iterator<Item = Body>) {
-        self.gathered.extend(facts);
+    fn gather(&mut self, said: Said) {
+        self.gathered.extend(said.bodies);
+        self.gathered_blobs.extend(said.blobs);
         if !self.gathered.is_empty() && self.due.is_none() {
             self.due = Some(self.log.env().monotonic() + GATHER);
         }
@@ -368,7 +432,8 @@ impl<'c> Recording<'c> {
             return Ok(());
         }
         let bodies = std::mem::take(&mut self.gathered);
-        self.log.record(bodies, Vec::new()).await?;
+        let blobs = std::mem::take(&mut self.gathered_blobs);
+        self.log.record(bodies, blobs).await?;
         Ok(())
     }
 
@@ -377,14 +442,21 @@ impl<'c> Recording<'c> {
         while let Ok(chunk) = self.chunks.try_recv() {
             self.take(&chunk);
         }
-        let rest: Vec<Body> = self
-            .texts
-            .iter_mut()
-            .flat_map(RecordedText::finish)
-            .map(Body::from)
-            .collect();
-        self.gather(rest.into_iter());
+        if let Some(lines) = &mut self.lines {
+            let said = lines.finish();
+            self.gather(said);
+        }
+        let rest = self.texts.iter_mut().flat_map(RecordedText::finish);
+        let said = of_text(rest.collect());
+        self.gather(said);
         self.append().await
+    }
+}
+
+fn of_text(written: Vec<OutputWritten>) -> Said {
+    Said {
+        bodies: written.into_iter().map(Body::from).collect(),
+        blobs: Vec::new(),
     }
 }
 
@@ -416,6 +488,12 @@ async fn record_end(
         "bytes": {"stdout": stdout, "stderr": stderr, "terminal": terminal},
         "git": git,
     });
+    let mut data = data;
+    if let Some(stream) = &recording.lines {
+        let (lines, unknown) = stream.counts();
+        let session = stream.session();
+        data["stream"] = json!({"lines": lines, "unknown": unknown, "session": session});
+    }
     let (data, large) = Payload::of(Json::from(data));
     let name = "program.ended".to_owned();
     let blobs: Vec<Blob> = blob.into_iter().chain(large).collect();
