@@ -5,6 +5,7 @@ use std::io::Read as _;
 use logreel::{Checkpoint, CheckpointError, ErrorKind};
 
 use crate::error::Failure;
+use crate::import_session;
 use crate::output::Output;
 use crate::store::{Missing, Place};
 
@@ -12,9 +13,15 @@ use crate::store::{Missing, Place};
 pub struct Args {
     /// The file, or - for stdin
     file: String,
+    /// The file is a session of another agent, as it keeps or prints it
+    #[arg(long, value_name = "AGENT")]
+    from: Option<import_session::From>,
 }
 
 pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
+    if let Some(from) = args.from {
+        return import_session::run(from, &args.file, place, out).await;
+    }
     let text = read(&args.file)?;
     let checkpoint = Checkpoint::read(&text).map_err(|error| {
         let kind = match error {

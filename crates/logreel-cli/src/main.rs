@@ -24,6 +24,7 @@ mod follow_many;
 mod git;
 mod hook;
 mod import;
+mod import_session;
 mod init;
 mod input;
 mod live;

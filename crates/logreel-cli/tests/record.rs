@@ -439,3 +439,113 @@ fn the_same_key_does_not_run_the_program_again() {
     let other = project.run(&["record", "--key", "k", "--", "true"]);
     assert_eq!(other.code, 5, "{}", other.err);
 }
+
+const CLAUDE_CODE: &str = include_str!("../../logreel-agent/tests/streams/claude-code.jsonl");
+const CODEX_SESSION: &str = include_str!("../../logreel-agent/tests/streams/codex-session.jsonl");
+const CLAUDE_SESSION: &str =
+    include_str!("../../logreel-agent/tests/streams/claude-code-session.jsonl");
+
+#[test]
+fn a_stream_that_is_known_becomes_messages_tools_and_cost() {
+    let project = project();
+    project.write("stream.jsonl", CLAUDE_CODE);
+    let ran = project.run(&[
+        "record",
+        "--stream",
+        "claude-code",
+        "--",
+        "cat",
+        "stream.jsonl",
+    ]);
+    assert_eq!((ran.code, ran.out.as_str()), (0, CLAUDE_CODE));
+    assert!(
+        ran.err.contains("1 of 11 lines were not understood"),
+        "{}",
+        ran.err
+    );
+    let run = last(&project);
+    assert_eq!(run["output"], "Fixed: `add` subtracted.");
+    assert_eq!(run["usage"]["usd"], 0.021_542);
+    assert_eq!(
+        (&run["usage"]["model_calls"], &run["usage"]["tool_calls"]),
+        (&3.into(), &2.into())
+    );
+    let events = events(&project, "@last");
+    let strange = CLAUDE_CODE
+        .lines()
+        .find(|line| line.contains("rate_limit_event"));
+    assert_eq!(
+        recorded(&events, "stdout"),
+        format!("{}\n", strange.unwrap()).into_bytes()
+    );
+    assert_eq!(of_kind(&events, "tool.called")[0]["name"], "Bash");
+    assert_eq!(project.run(&["verify"]).code, 0);
+    assert_eq!(
+        project.run(&["show", "@last", "--output"]).out,
+        "Fixed: `add` subtracted.\n"
+    );
+
+    let unknown = project.run(&["record", "--stream", "nothing", "--", "true"]);
+    assert_eq!(unknown.code, 2);
+    assert!(
+        unknown.err.contains("claude-code, codex"),
+        "{}",
+        unknown.err
+    );
+    project.write("bad.toml", "[[line]]\nmesage = 1\n");
+    let bad = project.run(&["record", "--stream", "bad.toml", "--", "true"]);
+    assert_eq!(bad.code, 2);
+    assert!(
+        bad.err.contains("mesage") && bad.err.contains("bad.toml"),
+        "{}",
+        bad.err
+    );
+}
+
+#[test]
+fn sessions_of_other_agents_are_imported_once() {
+    let project = project();
+    for (from, text, answer) in [
+        ("codex", CODEX_SESSION, "Fixed: `add` subtracted."),
+        (
+            "claude-code",
+            CLAUDE_SESSION,
+            "`add` subtracts; change the sign.",
+        ),
+    ] {
+        project.write("session.jsonl", text);
+        let first = project.run(&["import", "--from", from, "session.jsonl"]);
+        assert_eq!(first.code, 0, "{}", first.err);
+        let run = project.json(&["show", first.out.trim()]);
+        assert_eq!(
+            (&run["kind"], &run["status"]),
+            (&"record".into(), &"completed".into())
+        );
+        assert_eq!(
+            (&run["output"], &run["input"]),
+            (&answer.into(), &"fix the failing test".into())
+        );
+        assert_eq!(run["dir"], "/work/app");
+        let events = events(&project, first.out.trim());
+        let called = events
+            .iter()
+            .find(|event| event["kind"] == "tool.called")
+            .unwrap();
+        assert!(
+            called["caller_at"]
+                .as_str()
+                .unwrap()
+                .starts_with("2025-11-02T1")
+        );
+        let again = project.run(&["import", "--from", from, "session.jsonl"]);
+        assert_eq!((again.code, &again.out), (0, &first.out), "{}", again.err);
+        assert!(again.err.contains("before"), "{}", again.err);
+        assert_eq!(
+            project.json(&["show", first.out.trim()])["event_count"],
+            run["event_count"]
+        );
+    }
+    assert_eq!(project.run(&["verify"]).code, 0);
+    let neither = project.run(&["import", "--from", "codex", "w.toml"]);
+    assert_eq!(neither.code, 2, "{}", neither.err);
+}
