@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use logreel::core::event::Budget;
 use logreel::spec_file::Problems;
-use logreel::{Ctx, Driving, Json, TaskError};
+use logreel::{Ctx, Driving, Heard, Json, TaskError, Understands};
 use serde_json::Value;
 
 use crate::agent::{Agent, Parts};
@@ -14,6 +14,7 @@ use crate::model::{Model, ModelError, connect};
 use crate::price::Prices;
 use crate::redact::Redactor;
 use crate::spec::AgentSpec;
+use crate::stream::{Format, Mapping, Said, StreamLines};
 use crate::tool::Tool;
 use crate::toolbox::Toolbox;
 
@@ -133,8 +134,45 @@ impl logreel::Agents for Agents {
         spec["plan"].as_bool().unwrap_or_default()
     }
 
+    fn stream(&self, format: &str) -> Option<Box<dyn Understands>> {
+        let format =
+            Format::named(format).or_else(|| Mapping::parse(format).ok().map(Format::Mapped))?;
+        let redactor = Redactor::new(&self.redact, Vec::<String>::new()).ok()?;
+        let lines = StreamLines::new(&format, &redactor, &self.prices);
+        Some(Box::new(lines))
+    }
+
     fn drive(&self, ctx: Ctx, spec: Arc<Value>, input: Json) -> Driving {
         Box::pin(self.clone().run(ctx, spec, input))
+    }
+}
+
+impl Understands for StreamLines {
+    fn push(&mut self, bytes: &[u8]) -> Heard {
+        heard(StreamLines::push(self, bytes))
+    }
+
+    fn finish(&mut self) -> Heard {
+        heard(StreamLines::finish(self))
+    }
+
+    fn answer(&self) -> Option<Json> {
+        StreamLines::answer(self).cloned()
+    }
+
+    fn failure(&self) -> Option<String> {
+        StreamLines::failure(self).map(str::to_owned)
+    }
+
+    fn counts(&self) -> (u64, u64) {
+        StreamLines::counts(self)
+    }
+}
+
+fn heard(said: Said) -> Heard {
+    Heard {
+        bodies: said.bodies,
+        blobs: said.blobs,
     }
 }
 

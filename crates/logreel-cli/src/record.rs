@@ -19,7 +19,6 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use logreel::core::event::RunKind;
 use logreel::store::SystemEnv;
 use logreel::{Entry, Env as _, ErrorKind, Json, Recorder, RunHandle, Session};
 use logreel_agent::{Format, Mapping, Prices, Redactor};
@@ -164,7 +163,7 @@ pub async fn retry(acting: Acting, entry: &Entry, out: &mut Output) -> anyhow::R
 
 /// Whether the run is of a recorded program.
 pub fn is_recorded(entry: &Entry) -> bool {
-    entry.row.facts.kind == RunKind::Record
+    logreel::is_with_recorder(&entry.row.facts)
 }
 
 /// Waits for the program and for its run, and exits with the program's status.

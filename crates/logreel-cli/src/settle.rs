@@ -1,6 +1,6 @@
 //! Whether a run has come to where it stops: its end, or a wait that only a person can end.
 
-use logreel::core::event::{Relation, RunKind, WaitKind, WaitStarted};
+use logreel::core::event::{Relation, WaitKind, WaitStarted};
 use logreel::{Entry, Filter, RunId, RunStore, Status};
 
 pub const FAILED: u8 = 1;
@@ -80,7 +80,7 @@ pub async fn root(store: &dyn RunStore, run: RunId) -> anyhow::Result<RunId> {
 /// for a child is parked when the child is.
 pub async fn is_parked(store: &dyn RunStore, entry: &Entry) -> anyhow::Result<bool> {
     // A recorder keeps its lease while its program is paused.
-    let driven = entry.is_driven() && entry.row.facts.kind != RunKind::Record;
+    let driven = entry.is_driven() && !logreel::is_with_recorder(&entry.row.facts);
     if driven || entry.row.status() != Status::Waiting {
         return Ok(false);
     }

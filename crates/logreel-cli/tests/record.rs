@@ -549,3 +549,100 @@ fn sessions_of_other_agents_are_imported_once() {
     let neither = project.run(&["import", "--from", "codex", "w.toml"]);
     assert_eq!(neither.code, 2, "{}", neither.err);
 }
+
+const STEPS: &str = r#"
+name = "steps"
+[[step]]
+id = "fix"
+input = "fix it"
+env = { TOKEN = "${STEP_TOKEN}" }
+run = "cat > asked; echo $TOKEN > token; [ -e go ] || { echo up > up; sleep 1000; }; cat stream.jsonl"
+stream = "claude-code"
+[[step]]
+id = "own"
+needs = ["fix"]
+run = "cat own.jsonl"
+stream = "own.toml"
+[[step]]
+id = "after"
+needs = ["fix", "own"]
+run = "cat"
+input = "{{ steps.fix.output }} / {{ steps.own.output }}"
+"#;
+
+#[test]
+fn a_step_that_says_stream_is_a_run_of_its_own() {
+    let project = Project::new(STEPS);
+    project.write("stream.jsonl", CLAUDE_CODE);
+    project.write(
+        "own.jsonl",
+        include_str!("../../logreel-agent/tests/streams/example.jsonl"),
+    );
+    project.write(
+        "own.toml",
+        include_str!("../../logreel-agent/tests/streams/example.toml"),
+    );
+    project.pipe("up");
+    let with_token = |command: &mut Command| {
+        command.env("STEP_TOKEN", "tok-12345678");
+    };
+    let mut command = project.std_command();
+    with_token(&mut command);
+    let mut child = command
+        .args(["run", "w.toml", "-q"])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    assert_eq!(project.read("up"), "up\n");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // What was killed with its driver is started again, like any command.
+    project.write("go", "");
+    let parent = project.json(&["ls", "--agent", "steps"])["items"][0]["id"].clone();
+    let parent = parent.as_str().unwrap();
+    let mut command = project.std_command();
+    with_token(&mut command);
+    let resumed = command.args(["resume", parent]).output().unwrap();
+    let said = String::from_utf8_lossy(&resumed.stderr).into_owned();
+    assert_eq!(resumed.status.code(), Some(0), "{said}");
+    let out = String::from_utf8(resumed.stdout).unwrap();
+    assert_eq!(out.trim_end(), "Fixed: `add` subtracted. / found it");
+    assert_eq!(
+        (&*project.read("asked"), &*project.read("token")),
+        ("fix it", "tok-12345678\n")
+    );
+    let runs = project.json(&["ls", "--agent", "claude-code stream"]);
+    assert_eq!(runs["items"].as_array().unwrap().len(), 1);
+    let run = &runs["items"][0];
+    assert_eq!(
+        (&run["kind"], &run["status"]),
+        (&"record".into(), &"completed".into())
+    );
+    assert_eq!(
+        (&run["parent"]["run"], &run["parent"]["relation"]),
+        (&parent.into(), &"child".into())
+    );
+    assert_eq!(run["usage"]["usd"], 0.021_542);
+    let log = project
+        .run(&["log", run["id"].as_str().unwrap(), "--json"])
+        .out;
+    assert!(!log.contains("tok-12345678"), "{log}");
+    assert_eq!(project.run(&["verify"]).code, 0);
+}
+
+#[test]
+fn a_stream_that_fails_fails_its_step() {
+    let spec = "name = \"s\"\n[[step]]\nid = \"fix\"\nrun = \"cat stream.jsonl; exit 3\"\nstream = \"codex\"\n";
+    let project = Project::new(spec);
+    project.write(
+        "stream.jsonl",
+        include_str!("../../logreel-agent/tests/streams/codex.jsonl"),
+    );
+    let ran = project.run(&["run", "w.toml"]);
+    assert_eq!(ran.code, 1, "{}", ran.err);
+    assert!(ran.err.contains("exit status 3"), "{}", ran.err);
+    project.write("w.toml", &spec.replace("codex", "cobol"));
+    let unknown = project.run(&["run", "w.toml"]);
+    assert_ne!(unknown.code, 0);
+    assert!(unknown.err.contains("cobol"), "{}", unknown.err);
+}

@@ -19,6 +19,7 @@ use crate::program::Program;
 use crate::spec_file::Problems;
 use crate::start::Start;
 use crate::step::Retry;
+use crate::stream_step::Understands;
 
 /// A drive of an agent's run, until it has an output, fails or is dropped.
 pub type Driving = Pin<Box<dyn Future<Output = Result<Json, TaskError>> + Send>>;
@@ -37,6 +38,13 @@ pub trait Agents: Send + Sync {
 
     /// Whether its runs begin with a plan.
     fn plans(&self, spec: &Value) -> bool;
+
+    /// Whoever understands what another agent prints: a name such as `claude-code`, or the text of a
+    /// mapping. `None` when nobody here does.
+    fn stream(&self, format: &str) -> Option<Box<dyn Understands>> {
+        let _ = format;
+        None
+    }
 
     /// Drives a run of it. An agent goes on by the fold: called again after a crash, it looks at
     /// [`Ctx::log`] and does what is left.

@@ -167,7 +167,9 @@ async fn create(ctx: &Ctx, id: RunId, seq: Seq, child: &Child<'_>) -> Result<(),
         spec_file: None,
     });
     // A worker's children wait in line like any run, so that they take no slot beyond its limit.
-    let owner = match engine.is_worker() {
+    // A command is the work of this step, whoever does it.
+    let is_command = child.program.kind == RunKind::Record;
+    let owner = match engine.is_worker() && !is_command {
         true => None,
         false => Some(engine.owner().await?.id()),
     };

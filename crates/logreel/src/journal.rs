@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use logreel_core::event::{Effect, Resolution, RunKind, StepStarted, WaitKind};
+use logreel_core::event::{Effect, Resolution, StepStarted, WaitKind};
 use logreel_core::meaning::ResultSet;
 use logreel_core::row::End;
 use logreel_core::{
@@ -514,7 +514,7 @@ impl Journal {
                 )));
             }
             // A recorder stops its program itself and stays: nobody else could go on with it.
-            let heeds = state.row.facts.kind != RunKind::Record;
+            let heeds = !crate::record::is_with_recorder(&state.row.facts);
             let paused = || {
                 let mut waits = state.row.facts.waits.iter();
                 heeds && waits.any(|open| open.wait.kind == WaitKind::Paused)

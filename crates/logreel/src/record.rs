@@ -6,8 +6,9 @@
 use std::io;
 use std::sync::Arc;
 
-use logreel_core::event::{Budget, Phase, RunKind, WaitKind};
+use logreel_core::event::{Budget, Phase, Relation, RunKind, WaitKind};
 use logreel_core::meaning::digest_of;
+use logreel_core::row::Facts;
 use logreel_core::{Digest, Json, RunState};
 use logreel_store::Entry;
 use rustix::process::Pid;
@@ -103,7 +104,7 @@ impl Program {
     }
 }
 
-fn lost() -> TaskError {
+pub(crate) fn lost() -> TaskError {
     let message = "whoever recorded the program is gone, and the program was stopped; what it did \
                    in its last moments is not known";
     TaskError::of_kind(RECORDER_LOST, message).permanent()
@@ -168,6 +169,14 @@ impl Log<'_> {
 fn is_paused(state: &RunState) -> bool {
     let mut waits = state.row.facts.waits.iter();
     waits.any(|open| open.wait.kind == WaitKind::Paused)
+}
+
+/// Whether only its recorder can go on with the run. The command of a workflow's step is not such a run:
+/// it is started again like any command.
+pub fn is_with_recorder(facts: &Facts) -> bool {
+    let parent = facts.parent.as_ref();
+    let of_step = parent.is_some_and(|parent| parent.relation == Relation::Child);
+    facts.kind == RunKind::Record && !of_step
 }
 
 /// Programs of recordings by their digest.

@@ -16,6 +16,7 @@ use crate::agents::Agents;
 use crate::engine::{Engine, Inner};
 use crate::program::Program;
 use crate::record::Recordings;
+use crate::stream_step::{AGENTS, StreamSpec};
 use crate::value;
 use crate::workflow::{Does, StepSpec, Workflow};
 
@@ -95,6 +96,13 @@ impl Registry {
         self.known().tasks.get(name).cloned()
     }
 
+    /// The command of a step whose output is understood; `None` when nobody here does.
+    pub(crate) fn stream(&self, spec: &StreamSpec) -> Option<Arc<Program>> {
+        let program = Arc::new(Program::of_stream(self.agents.get()?, spec));
+        self.add(&program);
+        Some(program)
+    }
+
     fn recording(&self, digest: &Digest) -> Option<Arc<Program>> {
         self.known().recordings.get(digest).cloned()
     }
@@ -131,6 +139,11 @@ impl Registry {
             agents: None,
             specs: None,
         }))
+        .chain(self.agents.get().map(|_| Claimable {
+            kind: RunKind::Record,
+            agents: Some(AGENTS.map(Arc::from).to_vec()),
+            specs: None,
+        }))
         .collect()
     }
 }
@@ -156,10 +169,10 @@ impl Inner {
                     Some(self.registry.add_agent(&spec.to_value())?)
                 }
             },
-            RunKind::Record => {
-                let known = self.registry.recording(&facts.spec_digest);
-                Some(known.unwrap_or_else(|| Arc::new(Program::of_lost(entry))))
-            }
+            RunKind::Record => match self.registry.recording(&facts.spec_digest) {
+                Some(program) => Some(program),
+                None => Some(Arc::new(self.recorded_program(entry).await?)),
+            },
             RunKind::External => None,
         };
         let name = || facts.agent.to_string();
@@ -168,6 +181,18 @@ impl Inner {
             None => Ok(program),
             Some(what) => Err(Error::Lacks { name: name(), what }),
         }
+    }
+
+    /// The command of a workflow's step, or what ends a run that lost its recorder.
+    async fn recorded_program(&self, entry: &Entry) -> Result<Program, Error> {
+        if crate::record::is_with_recorder(&entry.row.facts) {
+            return Ok(Program::of_lost(entry));
+        }
+        let spec: Option<StreamSpec> = self.stored_spec(entry).await?.decode().ok();
+        Ok(match (spec, self.registry.agents.get()) {
+            (Some(spec), Some(agents)) => Program::of_stream(agents, &spec),
+            _ => Program::of_lost(entry),
+        })
     }
 
     /// An agent by its spec, when this process has what it asks for.
@@ -219,7 +244,27 @@ impl Inner {
             }
         }
         let children = workflow.children();
-        unbuilt(workflow).or_else(|| children.into_iter().find_map(|it| self.workflow_lacks(it)))
+        let misread = self.misread_stream(workflow);
+        misread.or_else(|| children.into_iter().find_map(|it| self.workflow_lacks(it)))
+    }
+
+    /// A stream that nobody here understands.
+    fn misread_stream(&self, workflow: &Workflow) -> Option<String> {
+        let understands = |stream: &str| {
+            let agents = self.registry.agents.get();
+            agents.is_some_and(|agents| agents.stream(stream).is_some())
+        };
+        let of_step = |step: &StepSpec| match &step.does {
+            Does::Run(run) => {
+                let stream = run.stream.as_deref()?;
+                let name = stream.lines().next().unwrap_or_default();
+                let step = &step.id;
+                (!understands(stream))
+                    .then(|| format!("step `{step}`: nobody here understands `stream` {name:?}"))
+            }
+            Does::Agent { .. } | Does::Workflow { .. } | Does::Task { .. } | Does::Wait(_) => None,
+        };
+        workflow.steps().iter().find_map(of_step)
     }
 
     /// The workflow a run was started with, or goes on with since someone accepted another.
@@ -245,22 +290,6 @@ impl Inner {
     async fn stored_spec(&self, entry: &Entry) -> Result<Json, Error> {
         stored_spec(&*self.store, entry.row.run, entry.row.facts.spec_digest).await
     }
-}
-
-/// What the workflow asks for and no process of this build has.
-fn unbuilt(workflow: &Workflow) -> Option<String> {
-    let of_step = |step: &StepSpec| match &step.does {
-        Does::Run(run) if run.stream.is_some() => Some(format!(
-            "step `{}`: `stream` is not in this build yet",
-            step.id
-        )),
-        Does::Run(_)
-        | Does::Agent { .. }
-        | Does::Workflow { .. }
-        | Does::Task { .. }
-        | Does::Wait(_) => None,
-    };
-    workflow.steps().iter().find_map(of_step)
 }
 
 /// The spec with this digest, from the run's log.

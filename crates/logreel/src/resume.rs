@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use logreel_core::event::RunKind;
 use logreel_core::row::OpenWait;
 use logreel_core::{Json, Outside, RunId, Status};
 use logreel_store::{ClaimOutcome, Entry};
@@ -109,7 +108,7 @@ impl Inner {
                 .command(run, self.draw_append_id(), command, Vec::new())
                 .await?
                 .entry;
-            if entry.is_driven() && entry.row.facts.kind == RunKind::Record {
+            if entry.is_driven() && crate::record::is_with_recorder(&entry.row.facts) {
                 return Ok(ResumeOutcome::GoesOn(RunHandle::new(
                     Arc::clone(self),
                     *run,

@@ -17,7 +17,7 @@ mod reach;
 mod read;
 mod run;
 mod scan;
-mod secrets;
+pub(crate) mod secrets;
 mod spec;
 mod start;
 mod step;

@@ -745,7 +745,7 @@ async fn what_this_process_lacks_is_named_and_a_worker_leaves_the_run_alone() {
         let refused = engine.workflow(&parse(unbuilt)).start(&Value::Null);
         let refused = refused.await.unwrap_err().to_string();
         assert!(
-            refused.contains("`stream` is not in this build"),
+            refused.contains("nobody here understands `stream`"),
             "{refused}"
         );
         let text = r#"

@@ -321,7 +321,7 @@ impl Reader<'_, '_> {
             "run" => Some(Does::Run(RunSpec {
                 run: self.sheet.text(keys, "run")?,
                 reconcile: self.sheet.text(keys, "reconcile"),
-                stream: self.sheet.text(keys, "stream"),
+                stream: self.stream(keys),
             })),
             "task" => Some(Does::Task {
                 task: self.sheet.text(keys, "task")?,
@@ -329,6 +329,23 @@ impl Reader<'_, '_> {
             "agent" => self.agent(keys),
             "workflow" => self.child(keys),
             _ => self.wait(keys).map(Does::Wait),
+        }
+    }
+
+    /// The name of a stream, or the text of the file that maps it: a run needs no file later.
+    fn stream(&mut self, keys: &mut Keys<'_>) -> Option<String> {
+        let said = self.sheet.text(keys, "stream")?;
+        if !said.ends_with(".toml") {
+            return Some(said);
+        }
+        let path = self.sheet.path(keys, "stream", &said)?;
+        match std::fs::read_to_string(&path) {
+            Ok(text) => Some(text),
+            Err(error) => {
+                let message = format!("cannot read {}: {error}", path.display());
+                self.sheet.problem(keys.step, "stream", message);
+                None
+            }
         }
     }
 

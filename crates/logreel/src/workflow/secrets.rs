@@ -37,8 +37,13 @@ impl std::fmt::Debug for Variables {
 impl Secrets {
     /// Reads what the workflow names; one that is not set is an error that says which.
     pub(crate) fn of(workflow: &Workflow) -> Result<Self, TaskError> {
+        Self::of_names(workflow.variables())
+    }
+
+    /// Reads these; one that is not set is an error that says which.
+    pub(crate) fn of_names(names: impl IntoIterator<Item = String>) -> Result<Self, TaskError> {
         let mut values = BTreeMap::new();
-        for name in workflow.variables() {
+        for name in names {
             let value = std::env::var(&name).map_err(|_| {
                 let message = format!("the variable {name} is not set, or is no text");
                 TaskError::of_kind("variable", message).permanent()

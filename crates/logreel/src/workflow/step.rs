@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use logreel_core::event::{Effect, StepFailed, StepSkipped};
-use logreel_core::meaning::digest_of;
+use logreel_core::meaning::{digest_of, effect_key};
 use logreel_core::state::Doing;
 use logreel_core::{Digest, Json, StepId, Timestamp};
 use serde::Serialize;
@@ -21,7 +21,9 @@ use super::template::{self, Scope};
 use crate::child::{self, Child};
 use crate::error::TaskError;
 use crate::live::{LiveLine, Stream};
+use crate::program::Program;
 use crate::step::Retry;
+use crate::stream_step::{StreamInput, StreamSpec};
 use crate::write_step::Reconciled;
 
 /// How long a command that is stopped may take to be gone.
@@ -31,6 +33,8 @@ const STOPPING: Duration = Duration::from_secs(5);
 struct Prepared {
     input: Option<Value>,
     env: BTreeMap<String, String>,
+    /// The same with `${VAR}` as it is written.
+    shown: BTreeMap<String, String>,
     /// The digest of the step's definition and of its inputs.
     bound: Digest,
 }
@@ -66,7 +70,10 @@ impl Running<'_> {
             Err(error) => return self.fail_early(id, error).await,
         };
         let ended = match &spec.does {
-            Does::Run(run) => self.command(step, id, run, &prepared).await,
+            Does::Run(run) => match &run.stream {
+                Some(stream) => self.streamed(step, id, run, stream, &prepared).await,
+                None => self.command(step, id, run, &prepared).await,
+            },
             Does::Task { task } => self.task(step, id, task, &prepared).await,
             Does::Workflow { .. } | Does::Agent { .. } => self.child(step, id, &prepared).await,
             Does::Wait(wait) => self.wait(step, id, wait, scope).await,
@@ -132,7 +139,12 @@ impl Running<'_> {
             env: &shown,
             input: input.as_ref(),
         })?;
-        Ok(Prepared { input, env, bound })
+        Ok(Prepared {
+            input,
+            env,
+            shown,
+            bound,
+        })
     }
 
     /// The digest of what the step does, made once: a child's whole spec is in it, and each item of a
@@ -331,6 +343,37 @@ impl Running<'_> {
         durable.run(call).await.map(|_: Json| ())
     }
 
+    /// A command whose output is understood, as a child run.
+    async fn streamed(
+        &self,
+        step: usize,
+        id: &StepId,
+        run: &RunSpec,
+        stream: &str,
+        prepared: &Prepared,
+    ) -> Result<(), TaskError> {
+        let registry = &self.ctx.0.engine.registry;
+        let spec = StreamSpec {
+            run: run.run.clone(),
+            stream: stream.to_owned(),
+            write: self.workflow.effect(step).effect == Effect::Write,
+        };
+        let program = registry.stream(&spec).ok_or_else(|| {
+            let message = "this program does not understand streams";
+            TaskError::of_kind("stream", message).permanent()
+        })?;
+        let key = effect_key(&self.ctx.run_id(), &id.canonical(), Some(&prepared.bound));
+        let input = StreamInput {
+            dir: self.workflow.step(step).dir.clone(),
+            env: prepared.shown.clone(),
+            input: prepared.input.clone(),
+            key: key.to_string(),
+            step: id.to_string(),
+        };
+        self.as_child(step, id, &program, Json::of(&input)?, prepared.bound)
+            .await
+    }
+
     /// Another workflow or an agent, as a child run.
     async fn child(&self, step: usize, id: &StepId, prepared: &Prepared) -> Result<(), TaskError> {
         let (engine, spec) = (&self.ctx.0.engine, self.workflow.step(step));
@@ -342,15 +385,29 @@ impl Running<'_> {
                 return Err(TaskError::of_kind("bug", message).permanent());
             }
         };
+        let input = Json::from(prepared.input.clone().unwrap_or(Value::Null));
+        self.as_child(step, id, &program, input, prepared.bound)
+            .await
+    }
+
+    async fn as_child(
+        &self,
+        step: usize,
+        id: &StepId,
+        program: &Arc<Program>,
+        input: Json,
+        bound: Digest,
+    ) -> Result<(), TaskError> {
+        let spec = self.workflow.step(step);
         let asked = self.ctx.0.ask(Ok(id.clone()))?;
         let check = |output: &Value| match self.workflow.output_schema(step) {
             Some(schema) => schema.check(output).map_err(|misses| misses.to_string()),
             None => Ok(()),
         };
         let child = Child {
-            program: &program,
-            input: Json::from(prepared.input.clone().unwrap_or(Value::Null)),
-            input_digest: Some(prepared.bound),
+            program,
+            input,
+            input_digest: Some(bound),
             retry: retry(spec),
             timeout: spec.timeout,
             check: &check,

@@ -269,7 +269,7 @@ fn message_of(error: &minijinja::Error) -> String {
     }
 }
 
-pub(super) fn as_text(value: Value) -> String {
+pub(crate) fn as_text(value: Value) -> String {
     match value {
         Value::String(text) => text,
         other => other.to_string(),
