@@ -2,8 +2,6 @@
 //! its body. So any change, drop, swap or insertion of stored bytes is named at its seq, and a body
 //! can be erased without breaking what follows.
 
-use std::fmt::Write as _;
-
 use crate::codec::{FORMAT, Record, StoredBody, encode_body};
 use crate::command::Draft;
 use crate::id::{Epoch, Head, RunId, Seq};
@@ -51,25 +49,38 @@ pub struct Header<'a> {
 impl Header<'_> {
     /// The canonical text (RFC 8785): keys sorted, no blanks. Written by hand, on every append.
     pub fn canonical(&self) -> String {
-        let mut text = String::with_capacity(256);
-        write!(
-            text,
-            r#"{{"at":"{}","body_digest":"{}","caller_at":"#,
-            self.at, self.body_digest
-        )
-        .expect("writing to a String");
+        let mut text = String::with_capacity(320);
+        text.push_str(r#"{"at":""#);
+        self.at.push_to(&mut text);
+        text.push_str(r#"","body_digest":""#);
+        self.body_digest.push_to(&mut text);
+        text.push_str(r#"","caller_at":"#);
         match self.caller_at {
-            Some(time) => write!(text, r#""{time}""#),
-            None => write!(text, "null"),
+            Some(time) => {
+                text.push('"');
+                time.push_to(&mut text);
+                text.push('"');
+            }
+            None => text.push_str("null"),
         }
-        .expect("writing to a String");
-        let kind = serde_json::to_string(self.kind).expect("a string serializes");
-        write!(
-            text,
-            r#","epoch":{},"format":{},"kind":{kind},"late":{},"seq":{}}}"#,
-            self.epoch, self.format, self.late, self.seq
-        )
-        .expect("writing to a String");
+        text.push_str(r#","epoch":"#);
+        push_number(&mut text, self.epoch.0);
+        text.push_str(r#","format":"#);
+        push_number(&mut text, self.format.into());
+        text.push_str(r#","kind":"#);
+        let is_plain = |byte: u8| matches!(byte, b'a'..=b'z' | b'.' | b'_');
+        if self.kind.bytes().all(is_plain) {
+            text.push('"');
+            text.push_str(self.kind);
+            text.push('"');
+        } else {
+            text.push_str(&serde_json::to_string(self.kind).expect("a string serializes"));
+        }
+        text.push_str(r#","late":"#);
+        text.push_str(if self.late { "true" } else { "false" });
+        text.push_str(r#","seq":"#);
+        push_number(&mut text, self.seq.0);
+        text.push('}');
         text
     }
 
@@ -81,6 +92,21 @@ impl Header<'_> {
             .update(self.canonical().as_bytes());
         Digest(*hasher.finalize().as_bytes())
     }
+}
+
+fn push_number(text: &mut String, mut number: u64) {
+    // As many as the largest has.
+    let mut digits = [b'0'; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    text.push_str(std::str::from_utf8(&digits[at..]).expect("digits are text"));
 }
 
 /// The head of a log without events: what event 1 is chained to.

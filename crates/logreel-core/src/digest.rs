@@ -27,6 +27,12 @@ impl Digest {
         Some(Self(bytes.try_into().ok()?))
     }
 
+    /// Writes what `Display` does, on the path of every append.
+    pub(crate) fn push_to(&self, text: &mut String) {
+        text.push_str(Self::PREFIX);
+        text.push_str(&blake3::Hash::from_bytes(self.0).to_hex());
+    }
+
     /// The 64 hex digits without the prefix.
     pub fn hex(&self) -> String {
         blake3::Hash::from_bytes(self.0).to_hex().to_string()

@@ -309,8 +309,47 @@ impl<'de> Deserialize<'de> for WaitId {
 /// grows would otherwise read every text again.
 #[derive(Clone)]
 pub struct StepId {
-    text: Arc<RawValue>,
+    text: StepText,
     hash: u64,
+}
+
+/// The JSON text of a step id. A short one is kept in place: a fold copies the id of every step, and
+/// counting one more owner of a text elsewhere was half of its time, because the text is not at hand.
+#[derive(Clone)]
+enum StepText {
+    Short { length: u8, bytes: [u8; SHORT_MAX] },
+    Long(Arc<RawValue>),
+}
+
+/// As many bytes as the other variant takes anyway.
+const SHORT_MAX: usize = 22;
+
+impl StepText {
+    /// `None` when it is long.
+    fn short(text: &str) -> Option<Self> {
+        let mut bytes = [0; SHORT_MAX];
+        bytes
+            .get_mut(..text.len())?
+            .copy_from_slice(text.as_bytes());
+        let length = u8::try_from(text.len()).ok()?;
+        Some(Self::Short { length, bytes })
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Short { length, bytes } => &bytes[..usize::from(*length)],
+            Self::Long(text) => text.get().as_bytes(),
+        }
+    }
+
+    fn as_str(&self) -> &str {
+        match self {
+            Self::Short { .. } => {
+                std::str::from_utf8(self.as_bytes()).expect("made from a whole text")
+            }
+            Self::Long(text) => text.get(),
+        }
+    }
 }
 
 impl StepId {
@@ -335,13 +374,24 @@ impl StepId {
         Ok(Self::of(raw(&value)))
     }
 
-    fn of(text: Arc<RawValue>) -> Self {
+    fn of(text: Box<RawValue>) -> Self {
         let hash = FixedState::default().hash_one(text.get());
+        let text = match StepText::short(text.get()) {
+            Some(short) => short,
+            None => StepText::Long(Arc::from(text)),
+        };
         Self { text, hash }
     }
 
+    /// The id that `text` spells, if that is short and surely its one spelling.
+    pub(crate) fn from_short(text: &str) -> Option<Self> {
+        let short = StepText::short(text).filter(|_| is_plain(text))?;
+        let hash = FixedState::default().hash_one(text);
+        Some(Self { text: short, hash })
+    }
+
     fn text(&self) -> &str {
-        self.text.get()
+        self.text.as_str()
     }
 
     /// This step inside `outer`.
@@ -352,15 +402,13 @@ impl StepId {
             return inner.inside(&middle.inside(outer));
         }
         let text = format!("[{},{}]", outer.canonical(), self.text());
-        Self::of(Arc::from(
-            RawValue::from_string(text).expect("built from two JSON values"),
-        ))
+        Self::of(RawValue::from_string(text).expect("built from two JSON values"))
     }
 
     /// The name without keys, and of a step inside others that of the outermost.
     pub fn name(&self) -> String {
         let mut value: serde_json::Value =
-            serde_json::from_str(self.text.get()).expect("an id is valid JSON");
+            serde_json::from_str(self.text()).expect("an id is valid JSON");
         loop {
             match value {
                 serde_json::Value::Array(parts) => {
@@ -440,8 +488,8 @@ impl StepId {
 /// The first byte of U+0080 to U+009F, which are control characters, in UTF-8.
 const C1_LEAD: u8 = 0xc2;
 
-fn raw(value: &serde_json::Value) -> Arc<RawValue> {
-    Arc::from(serde_json::value::to_raw_value(value).expect("strings and arrays always serialize"))
+fn raw(value: &serde_json::Value) -> Box<RawValue> {
+    serde_json::value::to_raw_value(value).expect("strings and arrays always serialize")
 }
 
 fn check_step_part(part: &str) -> Result<(), IdError> {
@@ -457,7 +505,7 @@ fn check_step_part(part: &str) -> Result<(), IdError> {
 
 impl PartialEq for StepId {
     fn eq(&self, other: &Self) -> bool {
-        self.hash == other.hash && self.text() == other.text()
+        self.hash == other.hash && self.text.as_bytes() == other.text.as_bytes()
     }
 }
 
@@ -477,7 +525,7 @@ impl PartialOrd for StepId {
 
 impl Ord for StepId {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.text().cmp(other.text())
+        self.text.as_bytes().cmp(other.text.as_bytes())
     }
 }
 
@@ -522,7 +570,12 @@ impl fmt::Debug for StepId {
 
 impl Serialize for StepId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.text.serialize(serializer)
+        match &self.text {
+            StepText::Short { .. } => serde_json::from_str::<&RawValue>(self.text())
+                .map_err(serde::ser::Error::custom)?
+                .serialize(serializer),
+            StepText::Long(text) => text.serialize(serializer),
+        }
     }
 }
 
@@ -552,7 +605,7 @@ fn is_plain(text: &str) -> bool {
 
 impl<'de> Deserialize<'de> for StepId {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let raw = <Arc<RawValue>>::deserialize(deserializer)?;
+        let raw = <Box<RawValue>>::deserialize(deserializer)?;
         if is_plain(raw.get()) {
             return Ok(Self::of(raw));
         }

@@ -176,6 +176,14 @@ impl Payload {
         }
     }
 
+    /// What stands in a body.
+    pub(crate) fn read(raw: &RawValue) -> Self {
+        match as_reference(raw.get()) {
+            Some(reference) => Self::Blob(reference),
+            None => Self::Inline(Json(Arc::from(raw.to_owned()))),
+        }
+    }
+
     /// What a body holds: the value or the reference.
     pub fn to_json(&self) -> Json {
         match self {

@@ -63,9 +63,9 @@ impl std::ops::Sub<Duration> for Timestamp {
     }
 }
 
-impl fmt::Display for Timestamp {
+impl Timestamp {
     /// Written by hand: it is on the path of every append (the header holds it).
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn text(self) -> [u8; 27] {
         let days = self.0.div_euclid(86_400_000_000);
         let micros = self.0.rem_euclid(86_400_000_000);
         // Howard Hinnant's civil_from_days: eras of 400 years that begin on 1 March.
@@ -98,7 +98,18 @@ impl fmt::Display for Timestamp {
         put(14, 2, micros / 60_000_000 % 60);
         put(17, 2, micros / 1_000_000 % 60);
         put(20, 6, micros % 1_000_000);
-        f.write_str(std::str::from_utf8(&text).map_err(|_| fmt::Error)?)
+        text
+    }
+
+    /// Writes what `Display` does.
+    pub(crate) fn push_to(self, text: &mut String) {
+        text.push_str(std::str::from_utf8(&self.text()).expect("digits are text"));
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(std::str::from_utf8(&self.text()).map_err(|_| fmt::Error)?)
     }
 }
 

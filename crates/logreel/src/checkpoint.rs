@@ -272,7 +272,7 @@ impl Inner {
                 }
                 Body::WaitEnded(ended) => {
                     let wait = waits.remove(&ended.wait);
-                    wait.map(|wait| Ending::Answered(wait, ended.clone()))
+                    wait.map(|wait| Ending::Answered(Box::new(wait), ended.clone()))
                 }
                 _ => None,
             };
@@ -355,7 +355,7 @@ enum Ending {
     Finished(StepFinished),
     Resolved(StepId, Payload),
     Skipped(StepSkipped),
-    Answered(WaitStarted, WaitEnded),
+    Answered(Box<WaitStarted>, WaitEnded),
 }
 
 /// Steps whose latest attempt failed, or that are about to be tried again after it.
