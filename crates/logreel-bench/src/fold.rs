@@ -2,6 +2,7 @@
 //! runs that were written at the same time and lie scattered in the file.
 
 use std::hint::black_box;
+use std::ops::ControlFlow;
 
 use anyhow::{Context, Result, ensure};
 use logreel_core::event::{Durability, Phase, PhaseEntered};
@@ -114,19 +115,18 @@ async fn fold_all(path: &std::path::Path, runs: &[RunId]) -> Result<f64> {
 
 async fn fold_one(store: &SqliteStore, run: RunId) -> Result<u64> {
     let mut state: Option<RunState> = None;
-    let mut from = Seq::FIRST;
-    loop {
-        let page = store.events(&run, from, 1000).await?;
-        for event in &page.items {
-            match &mut state {
-                None => state = Some(RunState::begin(run, event)?),
-                Some(state) => state.apply(event)?,
-            }
+    let mut folded = Ok(());
+    let mut each = |event: Event| {
+        folded = match &mut state {
+            None => RunState::begin(run, &event).map(|first| state = Some(first)),
+            Some(state) => state.apply(&event),
+        };
+        match &folded {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
         }
-        if !page.has_more {
-            break;
-        }
-        from = page.next;
-    }
+    };
+    store.scan(&run, Seq::FIRST, &mut each).await?;
+    folded?;
     Ok(state.context("a run has events")?.row.head.seq.0)
 }

@@ -105,6 +105,7 @@ macro_rules! contract_tests {
             runs_over_a_limit_hide_nobody
             a_fork_keeps_to_the_limit_of_its_parent
             pages_join_without_a_gap
+            a_scan_hands_over_the_log_in_order
             runs_list_in_the_order_of_creation
             lists_filter_by_every_field
             search_finds_whole_words_of_input_output_agent_and_labels

@@ -29,4 +29,4 @@ pub use model::{
     EventPage, Filter, Lapsed, NewRun, Owner, OwnerId, RunPage, SessionInfo, Stats,
 };
 pub use sqlite::SqliteStore;
-pub use store::RunStore;
+pub use store::{Each, RunStore};

@@ -1,5 +1,6 @@
 //! The one seam between Logreel and where runs are kept.
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use async_trait::async_trait;
@@ -10,6 +11,12 @@ use crate::{
     Cursor, Doorbell, Entry, Error, EventPage, Filter, ForkError, Lapsed, NewFork, NewRun, Owner,
     OwnerId, RunPage, SessionInfo, Stats,
 };
+
+/// Whoever is handed the events of a [scan](RunStore::scan).
+pub type Each<'a> = dyn FnMut(Event) -> ControlFlow<()> + Send + 'a;
+
+/// Events per page of a scan: enough that asking costs nothing, and few in memory.
+pub(crate) const SCANNED_AT_ONCE: usize = 512;
 
 /// Where runs are kept.
 ///
@@ -68,6 +75,26 @@ pub trait RunStore: Send + Sync + 'static {
     ) -> Result<EventPage<Event>, Error> {
         let page = self.read(run, from, limit).await?;
         Ok(page.try_map(|record| record.decode())?)
+    }
+
+    /// Hands the events from `from` on to `each`, in order, until it breaks or the log ends, and says
+    /// which seq comes next. The same as page after page, without asking for them one by one: a store
+    /// may read ahead. What is appended meanwhile may be seen or not.
+    async fn scan(&self, run: &RunId, from: Seq, each: &mut Each<'_>) -> Result<Seq, Error> {
+        let mut next = from.max(Seq::FIRST);
+        loop {
+            let page = self.events(run, next, SCANNED_AT_ONCE).await?;
+            for event in page.items {
+                next = event.seq.next();
+                if each(event).is_break() {
+                    return Ok(next);
+                }
+            }
+            if !page.has_more {
+                return Ok(next);
+            }
+            next = page.next;
+        }
     }
 
     /// The run as it is now.

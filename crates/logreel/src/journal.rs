@@ -6,6 +6,7 @@
 //! again under the same id, which gets the first answer.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -113,7 +114,7 @@ impl Journal {
         env: Arc<dyn Env>,
         hooks: Hooks,
         read_by: bool,
-        mut seen: impl FnMut(&Event),
+        mut seen: impl FnMut(&Event) + Send,
     ) -> Result<Self, Error> {
         let mut state: Option<RunState> = None;
         let mut recorded = HashMap::new();
@@ -121,14 +122,14 @@ impl Journal {
         let mut unread = read_by.then(Vec::new);
         let mut from = Seq::FIRST;
         let (state, entry) = loop {
-            let page = store.events(&run, from, PAGE).await?;
-            for event in page.items {
-                match &mut state {
-                    None => {
-                        let first = RunState::begin(run, &event);
-                        state = Some(first.map_err(logreel_store::Error::from)?);
-                    }
-                    Some(state) => state.apply(&event).map_err(logreel_store::Error::from)?,
+            let mut folded = Ok(());
+            let mut each = |event: Event| {
+                folded = match &mut state {
+                    None => RunState::begin(run, &event).map(|first| state = Some(first)),
+                    Some(state) => state.apply(&event),
+                };
+                if folded.is_err() {
+                    return ControlFlow::Break(());
                 }
                 seen(&event);
                 if let Some(unread) = &mut unread {
@@ -140,11 +141,10 @@ impl Journal {
                     recorded_bytes += bytes;
                     recorded.insert(event.seq, event);
                 }
-            }
-            from = page.next;
-            if page.has_more {
-                continue;
-            }
+                ControlFlow::Continue(())
+            };
+            from = store.scan(&run, from, &mut each).await?;
+            folded.map_err(logreel_store::Error::from)?;
             let Some(folded) = state.take() else {
                 return Err(logreel_store::Error::corrupt(format!("{run} has no events")).into());
             };

@@ -6,34 +6,31 @@ use logreel_core::{Event, RunId, RunState, Seq};
 
 use crate::Error;
 use crate::engine::Inner;
-use crate::journal::PAGE;
 
 impl Inner {
     /// Folds the run's log. `before` sees each event before it is folded, and may end the fold there.
     pub(crate) async fn replay(
         &self,
         run: &RunId,
-        mut before: impl FnMut(&Event) -> ControlFlow<()>,
+        mut before: impl FnMut(&Event) -> ControlFlow<()> + Send,
     ) -> Result<RunState, Error> {
         let mut state: Option<RunState> = None;
-        let mut from = Seq::FIRST;
-        let mut has_more = true;
-        'log: while has_more {
-            let page = self.store.events(run, from, PAGE).await?;
-            for event in &page.items {
-                if before(event).is_break() {
-                    break 'log;
-                }
-                match &mut state {
-                    None => {
-                        let first = RunState::begin(*run, event);
-                        state = Some(first.map_err(logreel_store::Error::from)?);
-                    }
-                    Some(state) => state.apply(event).map_err(logreel_store::Error::from)?,
-                }
+        let mut folded = Ok(());
+        let mut each = |event: Event| {
+            if before(&event).is_break() {
+                return ControlFlow::Break(());
             }
-            (from, has_more) = (page.next, page.has_more);
-        }
+            folded = match &mut state {
+                None => RunState::begin(*run, &event).map(|first| state = Some(first)),
+                Some(state) => state.apply(&event),
+            };
+            match &folded {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(_) => ControlFlow::Break(()),
+            }
+        };
+        self.store.scan(run, Seq::FIRST, &mut each).await?;
+        folded.map_err(logreel_store::Error::from)?;
         let empty = || logreel_store::Error::corrupt(format!("{run} has no events"));
         Ok(state.ok_or_else(empty)?)
     }

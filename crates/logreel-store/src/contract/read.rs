@@ -1,16 +1,17 @@
 //! Rules of reading: pages, lists, names, sessions, counts and doorbells (SEMANTICS 10 and 11).
 
 use std::future::Future;
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use logreel_core::event::{Phase, Relation, RunStarted};
-use logreel_core::{Digest, Outside, RunId, Seq, Status};
+use logreel_core::{Digest, Event, Outside, Record, RunId, Seq, Status};
 use serde_json::json;
 
 use super::facts::{custom, from_parent, in_session, payload, phase, session, step, task};
 use super::world::{list_all, read_all};
 use super::{Harness, TestEnv, World};
-use crate::{Filter, RunStore, SessionInfo};
+use crate::{Error, Filter, RunStore, SessionInfo};
 
 /// Fails a test that would otherwise hang; nothing is ever awaited for this long.
 pub(super) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
@@ -67,6 +68,53 @@ pub async fn pages_join_without_a_gap(harness: &dyn Harness) {
         1,
         "an empty page's `next` is where the log goes on"
     );
+    world.finish().await;
+}
+
+/// A scan is page after page: every event once, in order, from where it is told and until it is
+/// stopped; an unknown run is not found.
+pub async fn a_scan_hands_over_the_log_in_order(harness: &dyn Harness) {
+    let world = World::new(harness).await;
+    let mut pen = world.driven(task("scanned")).await;
+    for group in 0..45 {
+        let drafts = (0..50)
+            .map(|index| custom("e", json!([group, index])))
+            .collect();
+        pen.write(drafts).await;
+    }
+    let records = read_all(&*world.store, &pen.run, 1000).await;
+    let decode = |record: &Record| record.decode().expect("an event");
+    let whole: Vec<Event> = records.iter().map(decode).collect();
+    assert_eq!(whole.len(), 45 * 50 + 1);
+    for (from, count) in [
+        (0, usize::MAX),
+        (1, 1),
+        (1, 512),
+        (513, 700),
+        (700, usize::MAX),
+    ] {
+        let mut seen = Vec::new();
+        let mut each = |event| {
+            seen.push(event);
+            match seen.len() < count {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            }
+        };
+        let scanned = world.store.scan(&pen.run, Seq(from), &mut each).await;
+        let begin = usize::try_from(from).expect("it is small").max(1) - 1;
+        let end = begin.saturating_add(count).min(whole.len());
+        assert_eq!(seen, whole[begin..end], "{count} events from {from}");
+        assert_eq!(scanned.expect("a scan"), whole[end - 1].seq.next());
+    }
+    let mut none = |event: Event| -> ControlFlow<()> { panic!("there is no {event:?}") };
+    for past in [Seq(2252), Seq(5000)] {
+        let scanned = world.store.scan(&pen.run, past, &mut none).await;
+        assert_eq!(scanned.expect("nothing is there yet"), past);
+    }
+    let unknown = RunId::from_bytes([7; 16]);
+    let scanned = world.store.scan(&unknown, Seq::FIRST, &mut none).await;
+    assert!(matches!(scanned, Err(Error::NotFound(run)) if run == unknown));
     world.finish().await;
 }
 

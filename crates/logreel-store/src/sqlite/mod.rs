@@ -23,6 +23,7 @@ mod owners;
 mod place;
 mod read;
 mod rows;
+mod scan;
 mod schema;
 mod search;
 mod share;

@@ -12,11 +12,31 @@ use crate::{Error, EventPage};
 
 /// A page ends after this many bytes of bodies, so that reading a long log needs little memory.
 pub(super) const PAGE_BYTES: usize = 1 << 20;
+/// A page has room for this many events before it grows.
+const ROOM: usize = 512;
+
+/// Where the events of a page go.
+pub(super) trait Sink {
+    fn take(&mut self, stored: Stored<'_>, row: &rusqlite::Row<'_>) -> Result<(), Halt>;
+    fn take_record(&mut self, record: Record) -> Result<(), Halt>;
+}
 
 /// What a page holds: events as stored, or decoded where they lie.
 pub(super) trait Item: Sized {
     fn of_stored(stored: Stored<'_>, row: &rusqlite::Row<'_>) -> Result<Self, Halt>;
     fn of_record(record: Record) -> Result<Self, Halt>;
+}
+
+impl<T: Item> Sink for Vec<T> {
+    fn take(&mut self, stored: Stored<'_>, row: &rusqlite::Row<'_>) -> Result<(), Halt> {
+        self.push(T::of_stored(stored, row)?);
+        Ok(())
+    }
+
+    fn take_record(&mut self, record: Record) -> Result<(), Halt> {
+        self.push(T::of_record(record)?);
+        Ok(())
+    }
 }
 
 impl Item for Record {
@@ -45,6 +65,23 @@ pub(super) fn page<T: Item>(
     from: Seq,
     limit: usize,
 ) -> Result<EventPage<T>, Halt> {
+    let mut items = Vec::with_capacity(limit.min(ROOM));
+    let (next, has_more) = read_page(conn, run, from, limit, &mut items)?;
+    Ok(EventPage {
+        items,
+        next,
+        has_more,
+    })
+}
+
+/// Reads a page: which seq comes next, and whether there is more.
+pub(super) fn read_page(
+    conn: &Connection,
+    run: &RunId,
+    from: Seq,
+    limit: usize,
+    sink: &mut impl Sink,
+) -> Result<(Seq, bool), Halt> {
     let from = from.max(Seq::FIRST);
     let limit = limit.max(1);
     // One statement, so that the page is of one moment.
@@ -56,32 +93,30 @@ pub(super) fn page<T: Item>(
     let more = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
     let first = i64::try_from(from.0).unwrap_or(i64::MAX);
     let mut rows = statement.query(params![run.to_string(), first, more])?;
-    let mut items = Vec::new();
     let mut next = from;
-    let mut bytes = 0;
-    let mut has_more = false;
+    let (mut taken, mut bytes) = (0, 0);
     while let Some(row) = rows.next()? {
-        if items.len() >= limit || bytes >= PAGE_BYTES {
-            has_more = true;
-            break;
+        if taken >= limit || bytes >= PAGE_BYTES {
+            return Ok((next, true));
         }
         let stored = rows::stored(row)?;
-        if items.is_empty() && stored.seq > from {
+        if taken == 0 && stored.seq > from {
             // What comes before is another run's. The open statement keeps it one moment.
-            return fork::page(conn, run, from, limit)?.try_map(T::of_record);
+            let page = fork::page(conn, run, from, limit)?;
+            for record in page.items {
+                sink.take_record(record)?;
+            }
+            return Ok((page.next, page.has_more));
         }
         next = stored.seq.next();
         bytes += stored.body.map_or(0, str::len);
-        items.push(T::of_stored(stored, row)?);
+        taken += 1;
+        sink.take(stored, row)?;
     }
-    if items.is_empty() && rows::id_of(conn, run)?.is_none() {
+    if taken == 0 && rows::id_of(conn, run)?.is_none() {
         return Err(Error::NotFound(*run).into());
     }
-    Ok(EventPage {
-        items,
-        next,
-        has_more,
-    })
+    Ok((next, false))
 }
 
 pub(super) fn key(conn: &Connection, run: &RunId) -> Result<Option<RunKey>, Halt> {

@@ -9,12 +9,12 @@ use logreel_core::{
 use rusqlite::params;
 
 use super::open::SqliteStore;
-use super::{append, command, create, delete, fork, lease, list, read, rows};
+use super::{append, command, create, delete, fork, lease, list, read, rows, scan};
 use crate::tip::prepare;
 use crate::{
     Append, AppendError, Appended, ClaimOutcome, Claimable, Commanded, CreateError, Created,
-    Cursor, Doorbell, Entry, Error, EventPage, Filter, ForkError, Lapsed, NewFork, NewRun, Owner,
-    OwnerId, RunPage, RunStore, SessionInfo, Stats,
+    Cursor, Doorbell, Each, Entry, Error, EventPage, Filter, ForkError, Lapsed, NewFork, NewRun,
+    Owner, OwnerId, RunPage, RunStore, SessionInfo, Stats,
 };
 
 #[async_trait]
@@ -105,6 +105,10 @@ impl RunStore for SqliteStore {
         limit: usize,
     ) -> Result<EventPage<Event>, Error> {
         self.reading(|conn| read::page(conn, run, from, limit))
+    }
+
+    async fn scan(&self, run: &RunId, from: Seq, each: &mut Each<'_>) -> Result<Seq, Error> {
+        scan::scan(self, run, from, each)
     }
 
     async fn entry(&self, run: &RunId) -> Result<Entry, Error> {
