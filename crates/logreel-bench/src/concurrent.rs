@@ -1,55 +1,31 @@
 //! Many runs at once, each waiting for its acknowledgement before it goes on, beside as many tasks
 //! that append to one group-committed bare file.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
 use logreel_core::event::Durability;
+use logreel_store::sqlite::Rows;
 use logreel_store::{NewRun, RunStore};
 use tokio::task::JoinSet;
 
 use crate::bare::GroupFile;
 use crate::measure::{Bar, Figure, Metric, Params, Row, Samples, now, rows};
 use crate::place::Place;
-use crate::work::{Note, PAYLOAD_BYTES, Pen, join, open, scattered_id, started};
+use crate::work::{Note, PAYLOAD_BYTES, Pen, join, open, open_with, scattered_id, started};
 
 /// Live runs that rest between two that work, so that their rows lie on many pages.
 const RESTING: usize = 31;
 /// Product and reference take turns of this length.
-const SLICE: Duration = Duration::from_millis(500);
+pub const SLICE: Duration = Duration::from_millis(500);
 
 pub async fn bench(place: &Place) -> Result<Vec<Row>> {
     let runs = place.size(64, 8);
     let slices = place.size(6, 1);
     let slice = if place.quick { SLICE / 10 } else { SLICE };
-    let path = place.file("concurrent.db");
-    // What only fills the tables need not be synced run by run.
-    let mut working = Vec::new();
-    {
-        let store = open(&path, Durability::Relaxed)?;
-        let mut tasks = JoinSet::new();
-        for _ in 0..runs {
-            let store = Arc::clone(&store);
-            tasks.spawn(async move {
-                for _ in 0..RESTING {
-                    store.create(resting()).await?;
-                }
-                anyhow::Ok(())
-            });
-        }
-        while let Some(done) = tasks.join_next().await {
-            done??;
-        }
-    }
-    let store = open(&path, Durability::Full)?;
-    let owner = join(&store).await?;
-    for _ in 0..runs {
-        working.push(Pen::new(&store, owner, scattered_id()).await?);
-        for _ in 0..RESTING.min(3) {
-            store.create(resting()).await?;
-        }
-    }
+    let mut working = many(&place.file("concurrent.db"), runs, Rows::Kept).await?;
     let (group, _helper) = GroupFile::create(&place.file("concurrent.bare"), 64)?;
     let params = Params {
         runs,
@@ -88,6 +64,37 @@ pub async fn bench(place: &Place) -> Result<Vec<Row>> {
         p99.round(latencies.p99(), None);
     }
     rows([rate, stretch, p50, p99])
+}
+
+/// Runs to append to, among others that rest.
+pub async fn many(path: &Path, runs: usize, rows: Rows) -> Result<Vec<Pen>> {
+    // What only fills the tables need not be synced run by run.
+    {
+        let store = open(path, Durability::Relaxed)?;
+        let mut tasks = JoinSet::new();
+        for _ in 0..runs {
+            let store = Arc::clone(&store);
+            tasks.spawn(async move {
+                for _ in 0..RESTING {
+                    store.create(resting()).await?;
+                }
+                anyhow::Ok(())
+            });
+        }
+        while let Some(done) = tasks.join_next().await {
+            done??;
+        }
+    }
+    let store = open_with(path, Durability::Full, rows)?;
+    let owner = join(&store).await?;
+    let mut working = Vec::new();
+    for _ in 0..runs {
+        working.push(Pen::new(&store, owner, scattered_id()).await?);
+        for _ in 0..RESTING.min(3) {
+            store.create(resting()).await?;
+        }
+    }
+    Ok(working)
 }
 
 fn resting() -> NewRun {

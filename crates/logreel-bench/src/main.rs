@@ -16,6 +16,7 @@ mod measure;
 mod open;
 mod place;
 mod resume;
+mod row;
 mod step;
 mod tail;
 mod transcript;
@@ -69,6 +70,8 @@ enum Bench {
     Step,
     /// 64 runs at once.
     Concurrent,
+    /// The same with and without the row of each run.
+    Row,
     /// Time and bytes of a run that grows.
     Growth,
     /// Folding a log, decoded and from the store.
@@ -130,6 +133,7 @@ async fn run(bench: Bench, place: Place) -> Result<Vec<Row>> {
             Bench::Append => append::bench(&place).await,
             Bench::Step => step::bench(&place).await,
             Bench::Concurrent => concurrent::bench(&place).await,
+            Bench::Row => row::bench(&place).await,
             Bench::Growth => growth::bench(&place).await,
             Bench::Fold => fold::bench(&place).await,
             Bench::List => list::bench(&place).await,

@@ -10,7 +10,7 @@ use logreel_core::event::{
     Budget, Durability, Effect, Provenance, RunKind, RunStarted, StepFinished,
 };
 use logreel_core::{AppendId, Digest, Draft, Epoch, Head, Json, Payload, RunId, StepId};
-use logreel_store::sqlite::{Options, this_host};
+use logreel_store::sqlite::{Options, Rows, this_host};
 use logreel_store::{Append, Env, NewRun, Owner, OwnerId, RunStore, SqliteStore, SystemEnv};
 use serde::{Deserialize, Serialize};
 
@@ -76,12 +76,17 @@ pub fn started(agent: &str) -> RunStarted {
 
 /// Opens a store, made when there is none.
 pub fn open(path: &Path, durability: Durability) -> Result<Arc<SqliteStore>> {
+    open_with(path, durability, Rows::Kept)
+}
+
+/// The same, perhaps one that leaves the rows of runs behind.
+pub fn open_with(path: &Path, durability: Durability, rows: Rows) -> Result<Arc<SqliteStore>> {
     let options = Options {
         create: true,
         durability,
         ..Options::default()
     };
-    Ok(Arc::new(SqliteStore::open(path, options)?))
+    Ok(Arc::new(SqliteStore::open_with(path, options, rows)?))
 }
 
 /// This process as an owner of leases.

@@ -9,6 +9,7 @@ use logreel_core::{AppendId, Blob, Epoch, Event, FOLD_VERSION, Head, RunId, Seq,
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::failure::Halt;
+use super::open::Rows;
 use super::rows::{self, Mark, RECORD};
 use super::search;
 use super::share::Sources;
@@ -230,6 +231,12 @@ pub(super) fn land(tx: &mut Tx<'_>, landing: Landing<'_>, tip: &Tip) -> Result<L
         blobs,
     } = landing;
     let row = &tip.row;
+    if tx.shared.rows != Rows::Kept {
+        let conn = tx.conn;
+        rows::insert_events(conn, id, tx.next_pos()?, sealed, mark)?;
+        tx.ring(row.run, row.head.seq);
+        return Ok(Landed::Live);
+    }
     // Never sets an indexed column: this is the hot row.
     let sql = "UPDATE live SET event_epoch = ?2, head_seq = ?3, head_digest = ?4, updated_at = ?5,
         results = ?6, pulse = ?7

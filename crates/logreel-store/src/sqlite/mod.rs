@@ -33,5 +33,7 @@ mod tips;
 mod writer;
 
 pub use doctor::Description;
+#[cfg(feature = "bench")]
+pub use open::Rows;
 pub use open::{Options, SqliteStore};
 pub use owners::this_host;

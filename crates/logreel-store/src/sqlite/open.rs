@@ -37,6 +37,16 @@ pub struct Options {
     pub env: Arc<dyn Env>,
 }
 
+/// Whether appends keep the run's row. Without it a store is good for nothing but a comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rows {
+    /// As every store must.
+    Kept,
+    /// Only the events are written.
+    #[cfg(feature = "bench")]
+    Left,
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self {
@@ -72,11 +82,22 @@ pub(super) struct Shared {
     pub bells: Arc<Doorbells>,
     /// Set while the writer's connection must not wait for other processes.
     pub hurried: Arc<AtomicBool>,
+    pub rows: Rows,
 }
 
 impl SqliteStore {
     /// Opens a store, or makes one.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Self, Error> {
+        Self::open_any(path.as_ref(), options, Rows::Kept)
+    }
+
+    /// Opens a store, perhaps one that leaves the rows of runs behind.
+    #[cfg(feature = "bench")]
+    pub fn open_with(path: impl AsRef<Path>, options: Options, rows: Rows) -> Result<Self, Error> {
+        Self::open_any(path.as_ref(), options, rows)
+    }
+
+    fn open_any(path: &Path, options: Options, rows: Rows) -> Result<Self, Error> {
         let Options {
             create,
             durability,
@@ -84,7 +105,7 @@ impl SqliteStore {
             payload_bytes_max,
             env,
         } = options;
-        let path = match place::find(path.as_ref(), create)? {
+        let path = match place::find(path, create)? {
             Found::File(path) | Found::Nothing(path) => path,
         };
         let shared = Arc::new(Shared {
@@ -95,6 +116,7 @@ impl SqliteStore {
             durability,
             payload_bytes_max,
             env,
+            rows,
         });
         let conn = open_checked(&shared, create).map_err(|error| error_at(&shared.path, error))?;
         let writer = Arc::new(Writer::new(shared.clone(), conn));
