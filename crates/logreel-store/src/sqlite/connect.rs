@@ -19,6 +19,9 @@ const HURRIED_MAX: Duration = Duration::from_micros(100);
 /// Attempts with the short pause. A writer that leaves the lock free for 2 ms is met by one of them.
 const SHORT_PAUSES: i32 = 200;
 
+/// How long the WAL may be before a commit of a busy writer makes a checkpoint itself: 16 MiB.
+pub(super) const SERVED_PAGES: i64 = 8000;
+
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
@@ -97,7 +100,7 @@ fn pragmas(role: Role, durability: Durability) -> Vec<(&'static str, i64)> {
         ("synchronous", synchronous),
         // A WAL that wraps costs half the fsync of one that grows: 4 MiB of our pages.
         ("wal_autocheckpoint", 2000),
-        ("journal_size_limit", 16 << 20),
+        ("journal_size_limit", 32 << 20),
         ("temp_store", 2),
         ("foreign_keys", 0),
     ];

@@ -8,6 +8,7 @@
 
 mod append;
 mod backup;
+mod checkpoint;
 mod command;
 mod connect;
 mod create;

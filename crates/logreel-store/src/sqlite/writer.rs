@@ -11,6 +11,11 @@
 //! another process, though: when the lock between processes is taken, the batch goes back to the
 //! queue and the helper, which may wait, leads it.
 //!
+//! Many who each wait for their answer would fall into groups that commit in turn, each with a sync of
+//! its own. So a batch is led once nearly all have come who were in the last one or waited behind it;
+//! the helper leads what there is after a moment, and when they did not come, nobody is waited for
+//! during the next batches.
+//!
 //! Taking, committing and acknowledging happen with no await in between, so a dropped future strands
 //! nobody. When a leader panics, the members' answers are dropped, which tells them that the outcome
 //! is not known.
@@ -26,7 +31,8 @@ use rusqlite::{Connection, ErrorCode};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 
-use super::connect::nap;
+use super::checkpoint::Checkpointer;
+use super::connect::{SERVED_PAGES, nap};
 use super::failure::{Halt, failed, surely_not_written};
 use super::open::{Shared, connect_writer};
 use super::tips::Tips;
@@ -39,6 +45,16 @@ const BREATHED: Duration = Duration::from_millis(1);
 /// .. leaves it free for this long, so that another process gets its turn (SEMANTICS 7).
 const BREATH: Duration = Duration::from_millis(2);
 
+/// How long those of the last batches are waited for, who are likely to come again at once ..
+const GATHERING: Duration = Duration::from_micros(500);
+/// .. and for how many batches they are not, after they did not come.
+const BATCHES_UNGATHERED: u32 = 32;
+
+/// A batch of this many jobs says that many write at once.
+const SERVED: usize = 8;
+/// After this many events of such batches there is a checkpoint: about two pages each.
+const MOVED_AT: usize = 500;
+
 /// Rings without an event that other processes can still find.
 const RINGS_KEPT: i64 = 1000;
 
@@ -49,6 +65,10 @@ pub(super) struct Writer {
     seat: Mutex<Seat>,
     /// How many jobs the last batch had: above one, others are worth waiting a moment for.
     company: AtomicUsize,
+    /// With how many jobs the next batch is worth its sync. The helper leads one with fewer after a
+    /// moment. 0 when nobody is waited for.
+    gathered: AtomicUsize,
+    checkpointer: Checkpointer,
     helper: OnceLock<thread::Thread>,
     stopped: AtomicBool,
 }
@@ -59,6 +79,12 @@ struct Seat {
     conn: Option<Connection>,
     tips: Tips,
     pace: Pace,
+    /// How many batches to lead before others are waited for again.
+    ungathered: u32,
+    /// Many write at once, so that commits leave checkpoints to a thread of their own.
+    is_served: bool,
+    /// Jobs since the last checkpoint was asked for.
+    unmoved: usize,
 }
 
 /// A batch's transaction, as its jobs see it.
@@ -154,14 +180,19 @@ impl Tx<'_> {
 impl Writer {
     pub fn new(shared: Arc<Shared>, conn: Connection) -> Self {
         Self {
+            checkpointer: Checkpointer::new(shared.clone()),
             shared,
             queue: Mutex::default(),
             seat: Mutex::new(Seat {
                 conn: Some(conn),
                 tips: Tips::default(),
                 pace: Pace::default(),
+                ungathered: 0,
+                is_served: false,
+                unmoved: 0,
             }),
             company: AtomicUsize::new(0),
+            gathered: AtomicUsize::new(0),
             helper: OnceLock::new(),
             stopped: AtomicBool::new(false),
         }
@@ -175,11 +206,19 @@ impl Writer {
         F: FnOnce(&mut Tx<'_>) -> Result<T, Halt<E>> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        self.queue().push(Box::new(Task {
-            work: Some(work),
-            answer: None,
-            reply,
-        }));
+        let waiting = {
+            let mut queue = self.queue();
+            queue.push(Box::new(Task {
+                work: Some(work),
+                answer: None,
+                reply,
+            }));
+            queue.len()
+        };
+        if waiting == 1 && !self.is_gathered(waiting) {
+            // Before anything is awaited: who comes after relies on it.
+            self.wake_helper();
+        }
         let workers = workers();
         if workers > 0 {
             let in_company = || self.company.load(Ordering::Relaxed) > 1;
@@ -187,7 +226,9 @@ impl Writer {
                 // Others were just woken by the same commit: let them push first.
                 tokio::task::yield_now().await;
             }
+            let waiting = self.queue().len();
             let led = match workers {
+                _ if !self.is_gathered(waiting) => false,
                 1 => tokio::task::block_in_place(|| self.try_lead()),
                 _ => self.try_lead(),
             };
@@ -195,13 +236,18 @@ impl Writer {
                 // Or the tasks this batch has woken starve behind the next one.
                 tokio::task::yield_now().await;
             }
-        } else {
+        } else if self.is_gathered(waiting) {
             self.wake_helper();
         }
         answer.await.unwrap_or_else(|_| {
             let what = "whoever committed it stopped half-way".to_owned();
             Err(Error::Ambiguous { what }.into())
         })
+    }
+
+    /// Whether a batch of this many need not wait for others.
+    fn is_gathered(&self, waiting: usize) -> bool {
+        waiting >= self.gathered.load(Ordering::Relaxed)
     }
 
     /// Leads one batch if nobody does. `false` when someone does, who will look at the queue after.
@@ -232,7 +278,7 @@ impl Writer {
                     drop(seat);
                     return;
                 }
-                Patience::Long => seat.pace.breathe(&self.shared),
+                Patience::Long => seat.breathe(&self.shared, &self.checkpointer),
             }
         }
         let batch = std::mem::take(&mut *self.queue());
@@ -241,6 +287,14 @@ impl Writer {
             return;
         }
         self.company.store(batch.len(), Ordering::Relaxed);
+        let taken = batch.len();
+        if !self.is_gathered(taken) {
+            seat.ungathered = BATCHES_UNGATHERED;
+        }
+        seat.unmoved += taken;
+        if batch.len() >= SERVED {
+            seat.serve();
+        }
         let changed = match seat.commit(&self.shared, batch, patience) {
             Ok(changed) => changed,
             Err(waiting) => {
@@ -249,6 +303,20 @@ impl Writer {
                 Vec::new()
             }
         };
+        if seat.is_served && seat.unmoved >= MOVED_AT {
+            seat.unmoved = 0;
+            self.checkpointer.wake();
+        }
+        seat.ungathered = seat.ungathered.saturating_sub(1);
+        let likely = taken + self.queue().len();
+        self.gathered.store(
+            match seat.ungathered {
+                // Nearly all: some will have ended.
+                0 if likely > 1 => likely - likely / 8,
+                _ => 0,
+            },
+            Ordering::Relaxed,
+        );
         seat.pace.done(&self.shared);
         drop(seat);
         drop(after);
@@ -287,9 +355,24 @@ impl Writer {
         })
     }
 
+    /// Gives those who were just answered a moment to come again.
+    fn gather(&self) {
+        let began = self.shared.env.monotonic();
+        // More than once, because the helper may have been woken for what it sees anyway.
+        for _ in 0..3 {
+            let waiting = self.queue().len();
+            let spent = self.shared.env.monotonic().saturating_sub(began);
+            if self.is_gathered(waiting) || spent >= GATHERING {
+                return;
+            }
+            thread::park_timeout(GATHERING - spent);
+        }
+    }
+
     fn help(&self) {
         while !self.stopped.load(Ordering::Acquire) {
             while !self.queue().is_empty() {
+                self.gather();
                 let seat = self.seat.lock().unwrap_or_else(PoisonError::into_inner);
                 // The members' answers are gone with the panic; the next batch must still be led.
                 if catch_unwind(AssertUnwindSafe(|| self.lead(seat, Patience::Long))).is_err() {
@@ -376,7 +459,10 @@ impl Seat {
         let told = |error| Failure::Told(failed(error));
         let conn = match &mut self.conn {
             Some(conn) => conn,
-            none => none.insert(connect_writer(shared).map_err(Failure::Told)?),
+            none => {
+                self.is_served = false;
+                none.insert(connect_writer(shared).map_err(Failure::Told)?)
+            }
         };
         if !conn.is_autocommit() {
             // The leader before us panicked.
@@ -424,6 +510,27 @@ impl Seat {
         }
     }
 
+    /// From now on a commit makes a checkpoint only when the thread for them does not keep up.
+    fn serve(&mut self) {
+        if let Some(conn) = self.conn.as_ref().filter(|_| !self.is_served) {
+            match conn.pragma_update(None, "wal_autocheckpoint", SERVED_PAGES) {
+                Ok(()) => self.is_served = true,
+                Err(error) => tracing::warn!(%error, "commits go on with their own checkpoints"),
+            }
+        }
+    }
+
+    /// Leaves the lock between processes free for a moment. A checkpoint needs another one.
+    fn breathe(&mut self, shared: &Shared, checkpointer: &Checkpointer) {
+        let began = shared.env.monotonic();
+        if let Some(conn) = self.conn.as_ref().filter(|conn| conn.is_autocommit()) {
+            checkpointer.finish(conn);
+        }
+        let took = shared.env.monotonic().saturating_sub(began);
+        nap(BREATH.saturating_sub(took));
+        self.pace.breathed(shared);
+    }
+
     /// After a failure: roll back, or have the next batch open a new connection.
     fn give_up(&mut self) {
         if let Some(conn) = self.conn.take() {
@@ -459,8 +566,7 @@ impl Pace {
         true
     }
 
-    fn breathe(&mut self, shared: &Shared) {
-        nap(BREATH);
+    fn breathed(&mut self, shared: &Shared) {
         let now = shared.env.monotonic();
         (self.window, self.last, self.free) = (now, now, Duration::ZERO);
     }
