@@ -5,7 +5,7 @@
 //! what finished and takes away what was under way. Nothing here copies an event.
 
 use crate::budget::Driven;
-use crate::event::{Body, Budget, Effect, Event, Parent, Relation, RunForked, Used};
+use crate::event::{Body, Budget, Effect, Event, Parent, Relation, RunForked, Used, WaitEnded};
 use crate::fold::Illegal;
 use crate::id::{RunId, StepId};
 use crate::meaning::ResultSet;
@@ -101,6 +101,7 @@ impl Row {
             return Err(Illegal::ForkElsewhere);
         }
         self.pulse.running = 0;
+        self.pulse.stirred = false;
         self.pulse.models_open = 0;
         self.pulse.active_tools.clear();
         self.pulse.takeovers = 0;
@@ -203,6 +204,9 @@ impl Tally {
             Body::StepFinished(finished) => &finished.step,
             Body::StepResolved(resolved) => &resolved.step,
             Body::ChildFinished(child) => &child.step,
+            Body::WaitEnded(WaitEnded {
+                step: Some(step), ..
+            }) => step,
             _ => return,
         };
         if result == ResultSet::default() {

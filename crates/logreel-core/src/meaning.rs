@@ -6,7 +6,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::event::{Body, Event, Resolution, StepResolved, TerminalStatus};
+use crate::event::{Body, Event, Resolution, StepResolved, TerminalStatus, WaitEnded, WaitOutcome};
 use crate::id::{RunId, StepId};
 use crate::{Digest, Json, Payload};
 
@@ -119,6 +119,13 @@ fn skip_string<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     Some(text)
 }
 
+fn digest_of_payload(payload: &Payload) -> Digest {
+    match payload {
+        Payload::Inline(json) => digest_of_json(json),
+        Payload::Blob(reference) => reference.blob,
+    }
+}
+
 const MAX_SAFE_INTEGER: u64 = 1 << 53;
 
 fn with_safe_integers(value: &Value) -> Value {
@@ -153,7 +160,8 @@ pub fn effect_key(run: &RunId, id: &str, input_digest: Option<&Digest>) -> Diges
     Digest::of(text.as_bytes())
 }
 
-/// The results of finished steps and children, whatever the order in which they finished.
+/// The results of finished steps and children and the answers that steps waited for, whatever the order
+/// in which they came.
 ///
 /// It is the sum of one digest per result, kept beside the head of the log by whoever appends. So a
 /// command that has only the row (a cancel) can write the digest of the final state, and a fold need
@@ -171,9 +179,11 @@ impl ResultSet {
                 resolution: Resolution::Returned(output),
                 ..
             }) => Self::step(step, output),
-            Body::ChildFinished(child) => {
+            // A child that failed is an attempt; what became of the step says the rest.
+            Body::ChildFinished(child) if child.status == TerminalStatus::Completed => {
                 Self::one("child", &child.step, &child.final_state_digest)
             }
+            Body::WaitEnded(ended) => Self::answer(ended),
             _ => Self::default(),
         }
     }
@@ -207,11 +217,31 @@ impl ResultSet {
     }
 
     fn step(step: &StepId, output: &Payload) -> Self {
-        let output = match output {
-            Payload::Inline(json) => digest_of_json(json),
-            Payload::Blob(reference) => reference.blob,
+        Self::one("step", step, &digest_of_payload(output))
+    }
+
+    /// What a step that waited got: yes or no, and the value. Who said it is an id, and that time passed
+    /// or a child ended says nothing that is not said elsewhere.
+    fn answer(ended: &WaitEnded) -> Self {
+        let said = match ended.outcome {
+            WaitOutcome::Answered | WaitOutcome::Signalled | WaitOutcome::TimedOut => true,
+            WaitOutcome::Elapsed
+            | WaitOutcome::Resumed
+            | WaitOutcome::Resolved
+            | WaitOutcome::Raised
+            | WaitOutcome::Finished => false,
         };
-        Self::one("step", step, &output)
+        match &ended.step {
+            Some(step) if said => {
+                let what = match ended.approved {
+                    None => "wait",
+                    Some(true) => "approved",
+                    Some(false) => "denied",
+                };
+                Self::one(what, step, &digest_of_payload(&ended.value))
+            }
+            Some(_) | None => Self::default(),
+        }
     }
 
     fn one(what: &str, step: &StepId, digest: &Digest) -> Self {

@@ -26,7 +26,7 @@ use crate::{Digest, Payload, Timestamp};
 pub(crate) use apply::patch;
 
 /// Changes when `fold` gives another result for the same log; rows of another version are rebuilt.
-pub const FOLD_VERSION: u32 = 2;
+pub const FOLD_VERSION: u32 = 3;
 
 /// A run's status, derived from its row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -335,6 +335,10 @@ pub struct Pulse {
     /// Announced steps under way in this epoch.
     #[serde(skip_serializing_if = "is_default")]
     pub running: u32,
+    /// A wait ended beside another, and no driver has gone on since: what follows from it may not have
+    /// started, so the run does not count as waiting.
+    #[serde(skip_serializing_if = "is_default")]
+    pub stirred: bool,
     /// Takeovers of a dead driver's run since the last recorded result.
     #[serde(skip_serializing_if = "is_default")]
     pub takeovers: u32,
@@ -444,6 +448,7 @@ impl Row {
 
     fn has_work_under_way(&self) -> bool {
         self.pulse.running > 0
+            || self.pulse.stirred
             || self.pulse.models_open > 0
             || self
                 .pulse

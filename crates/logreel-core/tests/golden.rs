@@ -591,7 +591,22 @@ fn a_verifier_written_from_the_page_agrees() {
                     results.push(("step", step(), meaning(output)));
                 }
             }
-            "child.finished" => results.push(("child", step(), raw(&body["final_state_digest"]))),
+            "child.finished" => {
+                if body["status"] == "completed" {
+                    results.push(("child", step(), raw(&body["final_state_digest"])));
+                }
+            }
+            "wait.ended" => {
+                let said = ["answered", "signalled", "timed_out"].map(Value::from);
+                if !body["step"].is_null() && said.contains(&body["outcome"]) {
+                    let what = match body["approved"].as_bool() {
+                        None => "wait",
+                        Some(true) => "approved",
+                        Some(false) => "denied",
+                    };
+                    results.push((what, step(), meaning(&body["value"])));
+                }
+            }
             "run.forked" => {
                 let forgotten: Vec<String> = body["forgotten"]
                     .as_array()

@@ -482,7 +482,7 @@ proptest! {
     fn the_final_state_digest_is_of_meaning_alone(
         outputs in prop::collection::vec(0..5u8, 1..6),
         seed in any::<u64>(),
-        broken in prop::option::of(0..6usize),
+        broken in prop::option::of(0..7usize),
     ) {
         let steps: Vec<(String, Value)> = outputs
             .iter()
@@ -494,6 +494,8 @@ proptest! {
             plain.record(short(step, output.clone()));
         }
         plain.record(patched(json!([{ "op": "add", "path": "", "value": { "k": 1 } }])));
+        plain.wait(waiting_in(WaitKind::Approval, "ask"));
+        plain.answer(None, true).unwrap();
         plain.complete(json!("ok"));
 
         let mut order = steps.clone();
@@ -524,7 +526,13 @@ proptest! {
             let finished = done(step, Effect::Idempotent, Value::Null);
             disturbed.record(StepFinished { attempt: 2, output, ..finished });
         }
+        // Asked before the pause and answered after it.
+        disturbed.wait(waiting_in(WaitKind::Approval, "ask")).pause().take_over();
+        let asked = disturbed.state.row.facts.waits[0].wait.wait.0;
+        disturbed.outside(Outside::Resume { by: None }).unwrap();
         let mut other = disturbed.clone();
+        disturbed.answer(Some(asked), true).unwrap();
+        other.answer(Some(asked), broken != Some(6)).unwrap();
         disturbed.complete(json!("ok"));
         let digest = |log: &Log| log.state.row.facts.ended.as_ref().unwrap().final_state_digest;
         prop_assert_eq!(digest(&disturbed), digest(&plain));
@@ -538,10 +546,11 @@ proptest! {
                 let skipped = Verification::of(vec![checked(Verdict::Skipped, true)]);
                 other.record(skipped).complete(json!("ok"))
             }
-            Some(_) => {
+            Some(5) => {
                 let patch = json!([{ "op": "replace", "path": "/k", "value": 2 }]);
                 other.record(patched(patch)).complete(json!("ok"))
             }
+            Some(_) => other.complete(json!("ok")),
             None => other.record(custom("tick")).complete(json!("ok")),
         };
         prop_assert_eq!(digest(&other) == digest(&plain), broken.is_none());

@@ -492,6 +492,28 @@ fn waiting_only_when_nothing_else_can_go_on() {
 }
 
 #[test]
+fn a_wait_that_ended_beside_another_leaves_something_to_do() {
+    let mut log = Log::new();
+    log.record(phase(Phase::Executing));
+    log.wait(waiting(WaitKind::Approval));
+    log.wait(waiting_until(WaitKind::Timer, 50));
+    assert_eq!(log.status(), Status::Waiting);
+    log.at(9).answer(Some(1), true).unwrap();
+    let now = |log: &Log| (log.status(), log.state.row.ready_at());
+    assert_eq!(now(&log), (Status::Executing, Some(time(9))));
+    // Another driver looks at everything, and finds nothing to do.
+    let mut looked = log.clone();
+    looked.take_over();
+    assert_eq!(now(&looked), (Status::Waiting, Some(time(50))));
+    // The same one goes on.
+    log.record(begun("a", Effect::Read));
+    log.record(done("a", Effect::Read, json!(1)));
+    assert_eq!(now(&log), (Status::Waiting, Some(time(50))));
+    log.pause();
+    assert_eq!(now(&log), (Status::Waiting, None));
+}
+
+#[test]
 fn pause_is_waiting_at_once() {
     let mut log = check([begun("a", Effect::Read).into()], Status::Executing);
     log.pause().pause();
@@ -1021,7 +1043,7 @@ fn a_fork_takes_away_the_results_of_what_starts_again() {
     let child_done = |step: &str| ChildFinished {
         child: child(1),
         final_state_digest: Digest::of(b"child"),
-        status: TerminalStatus::Failed,
+        status: TerminalStatus::Completed,
         step: step_id(step),
         used: None,
     };

@@ -90,6 +90,7 @@ macro_rules! contract_tests {
             a_released_run_is_ready_for_the_next_worker
             a_waiting_run_is_ready_at_its_deadline_only
             a_waiting_run_of_a_dead_owner_waits_on
+            a_wait_that_ended_makes_its_run_ready_beside_another
             a_childs_end_makes_its_waiting_parent_ready
             a_child_that_was_announced_and_never_made_makes_its_waiting_parent_ready
             an_ended_run_is_never_claimed

@@ -258,9 +258,11 @@ async fn a_child_over_the_limit_is_not_started_until_it_is_raised() {
         let workflow = Workflow::from_json(&spec).unwrap();
         let dir = desk.path().to_string_lossy().into_owned();
         let run = engine.workflow(&workflow).start(&()).dir(dir).await.unwrap();
-        let is_parked = |entry: &Entry| waits_for_budget(entry) && entry.row.facts.waits.len() == 1;
+        let is_parked = |entry: &Entry| {
+            let only = waits_for_budget(entry) && entry.row.facts.waits.len() == 1;
+            only && entry.row.status() == Status::Waiting
+        };
         let entry = until_entry(&engine, run.id(), is_parked).await;
-        assert_eq!(entry.row.status(), Status::Waiting);
         let wait = &entry.row.facts.waits[0].wait;
         assert_eq!(wait.name.as_deref(), Some("children"));
         assert_eq!(wait.prompt.as_deref(), Some("2 of 2 children are used"));

@@ -22,25 +22,32 @@ impl Row {
         if was.is_some() {
             let Pulse {
                 running,
+                stirred,
                 models_open,
                 beside,
                 ..
             } = self.pulse;
             let mut left_open = Vec::new();
             if event.epoch > self.epoch {
-                // What the driver before had under way is under way no more.
+                // What the driver before had under way is under way no more, and the new one looks at
+                // everything.
                 (self.pulse.running, self.pulse.models_open) = (0, 0);
+                self.pulse.stirred = false;
                 left_open = std::mem::take(&mut self.pulse.reserved);
                 self.write_off(&left_open);
             }
             if let Err(why) = self.apply_body(event) {
                 (self.pulse.running, self.pulse.models_open) = (running, models_open);
+                self.pulse.stirred = stirred;
                 self.pulse.beside = beside;
                 if event.epoch > self.epoch {
                     self.pulse.reserved = left_open;
                 }
                 return Err(IllegalEvent::new(event, why));
             }
+            // Without another wait there is nothing beside which it could be overlooked.
+            self.pulse.stirred = !self.facts.waits.is_empty()
+                && (stirs(&event.body) || (self.pulse.stirred && !goes_on(&event.body)));
         } else if let Body::ModelAnswered(crate::event::ModelAnswered { call, spent, .. })
         | Body::ModelFailed(crate::event::ModelFailed { call, spent, .. }) = &event.body
         {
@@ -336,6 +343,28 @@ impl Row {
             self.facts_mut().provenance.tools.push(name.to_owned());
         }
     }
+}
+
+/// Whether a wait, or what a wait was about, ended: others may depend on that, and whoever was told need
+/// not be the driver.
+fn stirs(body: &Body) -> bool {
+    matches!(
+        body,
+        Body::WaitEnded(_) | Body::StepResolved(_) | Body::ToolResolved(_) | Body::BudgetChanged(_)
+    )
+}
+
+/// Whether a driver evidently has gone on.
+fn goes_on(body: &Body) -> bool {
+    matches!(
+        body,
+        Body::StepStarted(_)
+            | Body::TurnStarted(_)
+            | Body::ModelCalled(_)
+            | Body::ToolCalled(_)
+            | Body::ChildStarted(_)
+            | Body::WaitStarted(_)
+    )
 }
 
 /// How deep the document may nest. A JSON parser stops at 128, and whoever stores or shows a row puts

@@ -317,7 +317,10 @@ pub fn sum(sealed: &[Sealed]) -> ResultSet {
         match &event.body {
             Body::StepFinished(StepFinished { step, .. })
             | Body::StepResolved(StepResolved { step, .. })
-            | Body::ChildFinished(ChildFinished { step, .. }) => {
+            | Body::ChildFinished(ChildFinished { step, .. })
+            | Body::WaitEnded(WaitEnded {
+                step: Some(step), ..
+            }) => {
                 results.push((step, ResultSet::of(&event.body)));
             }
             Body::RunForked(forked) => {

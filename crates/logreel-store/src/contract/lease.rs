@@ -325,6 +325,49 @@ pub async fn a_waiting_run_is_ready_at_its_deadline_only(harness: &dyn Harness) 
     world.finish().await;
 }
 
+/// Rule 18: an answer makes a run ready although it waits for something else too; once a worker has looked
+/// and given it back, it waits on.
+pub async fn a_wait_that_ended_makes_its_run_ready_beside_another(harness: &dyn Harness) {
+    let mut world = World::new(harness).await;
+    let mut pen = world.driven(task("two")).await;
+    let (run, deadline) = (pen.run, TestEnv::START + Duration::from_secs(3600));
+    let timer = WaitStarted {
+        deadline: Some(deadline),
+        on_deadline: Some(OnDeadline::Continue),
+        ..wait(2, WaitKind::Timer)
+    };
+    pen.write(vec![
+        phase(Phase::Executing),
+        Draft::new(wait(1, WaitKind::Approval)),
+        Draft::new(timer),
+    ])
+    .await;
+    assert_eq!(pen.release().await.ready_at, Some(deadline));
+    assert_eq!(claimable(&world).await, []);
+    let approve = Outside::Answer {
+        wait: Some(logreel_core::WaitId(1)),
+        approved: Some(true),
+        value: logreel_core::Payload::null(),
+        reason: None,
+        by: None,
+    };
+    let answered = world.command(&run, "yes", approve).await.entry;
+    assert_eq!(answered.row.status(), Status::Executing);
+    assert!(!answered.is_orphaned());
+    assert_eq!(claimable(&world).await, [run]);
+    world.reopen().await;
+    assert_eq!(claimable(&world).await, [run]);
+    let owner = world.owner(2).await;
+    let mut pen = world.claimed(&run, owner).await;
+    let looked = pen.release().await;
+    assert_eq!(
+        (looked.row.status(), looked.ready_at),
+        (Status::Waiting, Some(deadline))
+    );
+    assert_eq!(claimable(&world).await, []);
+    world.finish().await;
+}
+
 /// Rule 18: a waiting run whose driver died is no orphan: the lease is dropped, and its wait decides.
 pub async fn a_waiting_run_of_a_dead_owner_waits_on(harness: &dyn Harness) {
     let world = World::new(harness).await;
