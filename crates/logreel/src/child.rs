@@ -13,7 +13,7 @@ use logreel_core::row::{End, Ended, OpenWait};
 use logreel_core::{
     Blob, Body, Command, Digest, Json, Payload, RunId, Seq, Status, StepId, Timestamp,
 };
-use logreel_store::{CreateError, Entry, NewRun};
+use logreel_store::{CreateError, Created, Entry, NewRun};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -182,6 +182,9 @@ async fn create(ctx: &Ctx, id: RunId, seq: Seq, child: &Child<'_>) -> Result<(),
     };
     match engine.create(new).await {
         Ok(created) => {
+            if let Created::New(entry) = &created {
+                engine.pause_with_parent(entry).await?;
+            }
             engine.adopt::<Json>(created, owner, child.program).await;
             Ok(())
         }

@@ -167,6 +167,15 @@ async fn drive_to_stop(
     {
         groups::stop_left_behind(&notes, owner.id(), &run, engine.lease, &*engine.env).await;
     }
+    if epoch == Epoch(1) {
+        // Made while a pause went through its parent's children: nobody told it.
+        let entry = engine.store.entry(&run).await?;
+        engine.pause_with_parent(&entry).await?;
+        look(&journal, None).await;
+        if journal.stopped().is_some() {
+            return Ok(settle(&journal).await);
+        }
+    }
     let execution = Arc::new(Execution::new(
         Arc::clone(&journal),
         owner,

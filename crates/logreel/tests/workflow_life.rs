@@ -15,8 +15,8 @@ use common::{World, count, on_both, until_entry};
 use logreel::core::event::{Relation, WaitKind};
 use logreel::core::row::OpenWait;
 use logreel::{
-    Answer, Body, Checkpoint, CheckpointError, Engine, Entry, Error, Json, Outcome, ResumeOutcome,
-    RunHandle, Status,
+    Answer, Body, Checkpoint, CheckpointError, Engine, Entry, Json, Outcome, ResumeOutcome,
+    RunHandle, RunId, Status,
 };
 use serde_json::{Value, json};
 
@@ -133,13 +133,18 @@ async fn a_pause_reaches_the_children_and_a_resume_takes_it_back() {
         engine.close().await.unwrap();
 
         let engine = driving(&world).await;
-        // The child waits for someone again, and so does the parent, for the child.
-        let waiting = engine.resume(&run.id()).await;
-        assert!(matches!(waiting, Err(Error::Waiting { .. })), "{waiting:?}");
-        let entry = child.entry().await.unwrap();
-        assert!(!waits_for(&entry, WaitKind::Paused));
+        // Whatever the pause had stopped is looked at again; then the child waits for someone, and so
+        // does the parent, for the child.
+        let resumed = engine.resume(&run.id()).await.unwrap();
+        assert!(matches!(resumed, ResumeOutcome::Driving(_)));
+        for waiting in [run.id(), child.id()] {
+            let entry = until_entry(&engine, waiting, |entry| {
+                entry.driver.is_none() && entry.row.status() == Status::Waiting
+            })
+            .await;
+            assert!(!waits_for(&entry, WaitKind::Paused));
+        }
         engine.answer(&child.id(), Answer::approve()).await.unwrap();
-        engine.resume(&run.id()).await.unwrap();
         let output = completed(&engine.run(run.id())).await;
         assert_eq!(output["approved"], json!(true));
         engine.close().await.unwrap();
@@ -218,6 +223,120 @@ async fn whoever_sweeps_cancels_a_child_whose_parent_has_ended() {
         };
         assert_eq!(reason.as_deref(), Some("its parent has ended"));
         worker.close().await.unwrap();
+        working.await.unwrap().unwrap();
+    })
+    .await;
+}
+
+const TWO_WAITS: &str = r#"
+    name = "two-waits"
+    [[step]]
+    id = "ok"
+    wait = "approval"
+    [[step]]
+    id = "long"
+    wait = "timer"
+    for = "1h"
+    [[step]]
+    id = "after"
+    needs = ["ok"]
+    run = "echo x >> after"
+"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_lets_go_on_what_needs_it_although_another_wait_is_open() {
+    on_both(|world| async move {
+        let desk = tempfile::tempdir().unwrap();
+        let engine = driving(&world).await;
+        let parked = |entry: &Entry| {
+            entry.driver.is_none()
+                && entry.row.status() == Status::Waiting
+                && waits_for(entry, WaitKind::Timer)
+        };
+        let mut runs = Vec::new();
+        for _ in 0..2 {
+            let run = start(&engine, desk.path(), TWO_WAITS).await.id();
+            until_entry(&engine, run, |entry| {
+                parked(entry) && waits_for(entry, WaitKind::Approval)
+            })
+            .await;
+            runs.push(run);
+        }
+        engine.close().await.unwrap();
+
+        let worker = driving(&world).await;
+        let working = worker.clone();
+        let working = tokio::spawn(async move { working.work(2).await });
+        let [yes, no] = runs[..] else { unreachable!() };
+        worker.answer(&yes, Answer::approve()).await.unwrap();
+        until_entry(&worker, yes, |entry| {
+            parked(entry) && lines(desk.path(), "after") == 1
+        })
+        .await;
+        worker.answer(&no, Answer::deny()).await.unwrap();
+        let Outcome::Failed(cause) = worker.run(no).wait().await.unwrap() else {
+            panic!("a denial fails the run")
+        };
+        assert_eq!(cause.step.unwrap().to_string(), "ok");
+        assert_eq!(lines(desk.path(), "after"), 1);
+        worker.close().await.unwrap();
+        working.await.unwrap().unwrap();
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_child_that_a_pause_missed_is_paused_before_it_does_anything() {
+    on_both(|world| async move {
+        let desk = tempfile::tempdir().unwrap();
+        let engine = driving(&world).await;
+        let run = start(&engine, desk.path(), FAMILY).await;
+        until_entry(&engine, run.id(), |entry| waits_for(entry, WaitKind::Child)).await;
+        let child = child_of(&engine, &run).await;
+        until_entry(&engine, child.id(), |entry| {
+            waits_for(entry, WaitKind::Approval)
+        })
+        .await;
+        engine.close().await.unwrap();
+        let store = world.open();
+        let paused = async |entry: RunId| {
+            let row = store.entry(&entry).await.unwrap().row;
+            let mut waits = row.facts.waits.iter();
+            waits.any(|open| open.wait.kind == WaitKind::Paused)
+        };
+        // A pause that died before it came to the child; the next one reaches it.
+        let pause = logreel::core::Outside::Pause { reason: None };
+        let id = logreel::core::AppendId::new("pause").unwrap();
+        let done = store.command(&run.id(), &id, &pause, Vec::new()).await;
+        assert!(done.unwrap().answer.is_ok());
+        assert!(!paused(child.id()).await);
+        let engine = driving(&world).await;
+        let again = engine.pause(&run.id(), "lunch").await.unwrap();
+        assert_eq!(again, logreel::PauseOutcome::AlreadyPaused);
+        assert!(paused(child.id()).await);
+
+        // One that was made after the pause had looked, and that nobody has driven yet.
+        let first = store
+            .events(&child.id(), logreel::Seq::FIRST, 1)
+            .await
+            .unwrap();
+        let Body::RunStarted(started) = first.items[0].body.clone() else {
+            panic!("event 1")
+        };
+        let new = logreel::store::NewRun {
+            run: logreel::Env::run_id(&logreel::store::SystemEnv),
+            started: *started,
+            then: Vec::new(),
+            blobs: Vec::new(),
+            owner: None,
+        };
+        let late = new.run;
+        store.create(new).await.unwrap();
+        let working = engine.clone();
+        let working = tokio::spawn(async move { working.work(1).await });
+        let entry = until_entry(&engine, late, |entry| waits_for(entry, WaitKind::Paused)).await;
+        assert_eq!(entry.row.facts.waits.len(), 1, "it has not begun");
+        engine.close().await.unwrap();
         working.await.unwrap().unwrap();
     })
     .await;
