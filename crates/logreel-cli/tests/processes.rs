@@ -108,7 +108,7 @@ fn announced(tree: &Marked) -> i64 {
 }
 
 #[test]
-fn a_tree_whose_driver_was_killed_leaves_no_process_once_it_is_cancelled_and_swept() {
+fn a_tree_whose_driver_was_killed_leaves_no_process_once_it_is_resumed_and_cancelled() {
     let tree = tree();
     let root = run_id(1).to_string();
     let mut run = tree
@@ -136,6 +136,23 @@ fn a_tree_whose_driver_was_killed_leaves_no_process_once_it_is_cancelled_and_swe
         marked(&tree.mark).is_empty()
     });
     assert_eq!(ended(resumed).0, 130);
+}
+
+#[test]
+fn a_cancel_stops_the_commands_of_a_tree_whose_driver_was_killed() {
+    let tree = tree();
+    let root = run_id(1).to_string();
+    let mut run = tree
+        .command(&["run", "w.toml", "--id", &root, "-q"])
+        .spawn()
+        .unwrap();
+    until("seven commands are at work", || tree.lines("busy") == 7);
+    run.kill().unwrap();
+    run.wait().unwrap();
+    assert!(marked(&tree.mark).len() >= 14, "they are left behind");
+    assert_eq!(tree.project.run(&["cancel", &root]).code, 0);
+    let left = marked(&tree.mark);
+    assert!(left.is_empty(), "nobody else will stop {left:?}");
 }
 
 #[test]

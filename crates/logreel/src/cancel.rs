@@ -4,6 +4,7 @@ use logreel_core::{Outside, Rejected, RunId, Status};
 
 use crate::Error;
 use crate::engine::{Engine, Inner};
+use crate::workflow::groups;
 
 /// The answer to a cancel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +44,12 @@ impl Inner {
             Ok(done) if done.events.is_empty() => {
                 CancelOutcome::AlreadyTerminal(done.entry.row.status())
             }
-            Ok(_) => CancelOutcome::Requested,
+            Ok(done) => {
+                if !done.entry.is_driven() {
+                    self.stop_left_behind(run).await;
+                }
+                CancelOutcome::Requested
+            }
             Err(Error::Rejected {
                 why: Rejected::Ended(status),
                 ..
@@ -61,5 +67,12 @@ impl Inner {
             }
         }
         Ok(outcome)
+    }
+
+    /// Stops the commands of a run whose driver is gone: nobody will take it over and do that.
+    async fn stop_left_behind(&self, run: &RunId) {
+        if let Some(notes) = self.store.notes() {
+            groups::stop_reachable(&notes, self.owner_id(), run, &*self.env).await;
+        }
     }
 }

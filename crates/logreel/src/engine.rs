@@ -526,8 +526,7 @@ impl Inner {
     }
 
     /// The owner this process drives as, once it drives anything.
-    #[cfg(feature = "testing")]
-    pub(crate) fn joined_as(&self) -> Option<OwnerId> {
+    pub(crate) fn owner_id(&self) -> Option<OwnerId> {
         self.owner.get().map(|pulse| pulse.id())
     }
 

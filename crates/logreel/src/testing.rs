@@ -214,7 +214,7 @@ pub async fn command(
 /// Stops everything an engine does at once, as a SIGKILL would, and lets its owner be dead.
 async fn kill(engine: &Engine, store: &dyn RunStore) -> Result<(), Error> {
     engine.0.abort_all().await;
-    if let Some(owner) = engine.0.joined_as() {
+    if let Some(owner) = engine.0.owner_id() {
         store.leave(owner).await?;
     }
     Ok(())

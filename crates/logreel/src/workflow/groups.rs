@@ -1,7 +1,7 @@
 //! The process groups of an owner's commands, in a file beside the store, so that whoever takes over
 //! can stop what a killed worker left behind (SEMANTICS 21).
 //!
-//! `<folder>/<owner>.groups` has one line per group: run, group, start, boot, pid namespace. It is
+//! `<folder>/<owner>.groups` has one line per group: run, group, start, machine, boot, pid namespace. It is
 //! replaced whole and never synced: it has to outlive the process, not the machine.
 
 use std::collections::BTreeMap;
@@ -41,6 +41,7 @@ struct Group {
 /// Where a process number means something.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Place {
+    machine: String,
     boot: String,
     namespace: String,
 }
@@ -51,9 +52,11 @@ impl Place {
             let text = text.trim();
             (if text.is_empty() { "-" } else { text }).to_owned()
         };
+        let machine = fs::read_to_string("/etc/machine-id").unwrap_or_default();
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
         Self {
+            machine: word(machine),
             boot: word(boot),
             namespace: word(namespace.to_string_lossy().into_owned()),
         }
@@ -66,10 +69,15 @@ impl Group {
             run,
             group,
             start,
-            place: Place { boot, namespace },
+            place:
+                Place {
+                    machine,
+                    boot,
+                    namespace,
+                },
         } = self;
         let group = group.as_raw_pid();
-        format!("{run} {group} {start} {boot} {namespace}\n")
+        format!("{run} {group} {start} {machine} {boot} {namespace}\n")
     }
 
     fn parse(line: &str) -> Option<Self> {
@@ -80,6 +88,7 @@ impl Group {
             group: Pid::from_raw(words.next()?.parse().ok().filter(|pid| *pid > 1)?)?,
             start: words.next()?.parse().ok()?,
             place: Place {
+                machine: words.next()?.to_owned(),
                 boot: words.next()?.to_owned(),
                 namespace: words.next()?.to_owned(),
             },
@@ -89,6 +98,9 @@ impl Group {
 
     fn whereabouts(&self, here: &Place) -> Whereabouts {
         let Self { run, start, .. } = self;
+        if self.place.machine != here.machine {
+            return Whereabouts::Elsewhere;
+        }
         if self.place.boot != here.boot {
             return Whereabouts::Gone;
         }
@@ -105,7 +117,7 @@ impl Group {
 enum Whereabouts {
     /// It runs where we can signal it.
     Here,
-    /// It may run where its number means nothing to us: in another container.
+    /// It may run where its number means nothing to us: on another machine, in another container.
     Elsewhere,
     /// It has ended; its number may be another's by now.
     Gone,
@@ -182,34 +194,49 @@ pub(crate) async fn stop_left_behind(
     lease: Duration,
     env: &dyn Env,
 ) {
-    let mut elsewhere = false;
-    for (owner, path) in files_of_others(folder, own) {
-        let groups = read(&path);
-        elsewhere |= stop_all(groups.iter().filter(|group| group.run == *run), env).await;
-        remove_if_over(folder, owner, &path, &groups);
-    }
-    if elsewhere {
-        tracing::warn!(%run, ?lease, "a command may still run in another container; waiting");
+    if !stop_reachable(folder, Some(own), run, env).await {
+        tracing::warn!(%run, ?lease, "a command may still run elsewhere; waiting");
         env.sleep(lease).await;
     }
+}
+
+/// [`stop_left_behind`] without the wait; whether none can be left.
+pub(crate) async fn stop_reachable(
+    folder: &Path,
+    own: Option<OwnerId>,
+    run: &RunId,
+    env: &dyn Env,
+) -> bool {
+    let mut all = true;
+    for (owner, path) in files_of_others(folder, own) {
+        // Nobody knows what was listed there.
+        let Ok(groups) = read(&path) else {
+            all = false;
+            continue;
+        };
+        all &= stop_all(groups.iter().filter(|group| group.run == *run), env).await;
+        remove_if_over(folder, owner, &path, &groups);
+    }
+    all
 }
 
 /// Stops every group that dead owners listed: also those of runs that nobody will take over, because
 /// they were cancelled meanwhile.
 pub(crate) async fn sweep(folder: &Path, own: OwnerId, env: &dyn Env) {
-    for (owner, path) in files_of_others(folder, own) {
-        if is_dead(folder, owner) {
-            let groups = read(&path);
+    for (owner, path) in files_of_others(folder, Some(own)) {
+        if is_dead(folder, owner)
+            && let Ok(groups) = read(&path)
+        {
             stop_all(groups.iter(), env).await;
             remove_if_over(folder, owner, &path, &groups);
         }
     }
 }
 
-/// Whether some of them may run where they cannot be reached.
+/// Whether all could be reached.
 async fn stop_all<'a>(groups: impl Iterator<Item = &'a Group>, env: &dyn Env) -> bool {
     let here = Place::here();
-    let (mut reachable, mut elsewhere) = (Vec::new(), false);
+    let (mut reachable, mut all) = (Vec::new(), true);
     for group in groups {
         match group.whereabouts(&here) {
             Whereabouts::Here => {
@@ -217,15 +244,15 @@ async fn stop_all<'a>(groups: impl Iterator<Item = &'a Group>, env: &dyn Env) ->
                 tracing::warn!(run = %group.run, group = pid, "stopping a command left behind");
                 reachable.push(process::stop(group.group, env));
             }
-            Whereabouts::Elsewhere => elsewhere = true,
+            Whereabouts::Elsewhere => all = false,
             Whereabouts::Gone => {}
         }
     }
     futures_util::future::join_all(reachable).await;
-    elsewhere
+    all
 }
 
-fn files_of_others(folder: &Path, own: OwnerId) -> Vec<(OwnerId, PathBuf)> {
+fn files_of_others(folder: &Path, own: Option<OwnerId>) -> Vec<(OwnerId, PathBuf)> {
     // No folder, nobody left anything.
     let Ok(files) = fs::read_dir(folder) else {
         return Vec::new();
@@ -236,17 +263,17 @@ fn files_of_others(folder: &Path, own: OwnerId) -> Vec<(OwnerId, PathBuf)> {
         let owner = OwnerId(u64::from_str_radix(owner, 16).ok()?);
         Some((owner, file.path()))
     });
-    owned.filter(|(owner, _)| *owner != own).collect()
+    owned.filter(|(owner, _)| Some(*owner) != own).collect()
 }
 
-fn read(path: &Path) -> Vec<Group> {
+fn read(path: &Path) -> io::Result<Vec<Group>> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
         // Its owner removed it meanwhile: the groups have ended.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => {
             tracing::error!(path = %path.display(), %error, "left-behind commands are not known");
-            return Vec::new();
+            return Err(error);
         }
     };
     let parse = |line| {
@@ -256,7 +283,7 @@ fn read(path: &Path) -> Vec<Group> {
         }
         group
     };
-    text.lines().filter_map(parse).collect()
+    Ok(text.lines().filter_map(parse).collect())
 }
 
 /// Removes a dead owner's file once nothing of it runs. A living one, even a frozen one, minds its own.
@@ -438,14 +465,24 @@ mod tests {
                 namespace: "pid:[1]".to_owned(),
                 ..Place::here()
             },
+            ..there.clone()
+        };
+        let on_another_machine = Group {
+            place: Place {
+                machine: "another".to_owned(),
+                boot: "another".to_owned(),
+                ..Place::here()
+            },
             ..there
         };
-        fs::write(world.file(), in_a_container.line()).unwrap();
-        let began = SystemEnv.monotonic();
-        world.take_over().await;
-        assert!(SystemEnv.monotonic() - began >= LEASE, "it waits one lease");
-        assert!(left.runs());
-        assert!(world.file().exists(), "nobody here knows what became of it");
+        for elsewhere in [in_a_container, on_another_machine] {
+            fs::write(world.file(), elsewhere.line()).unwrap();
+            let began = SystemEnv.monotonic();
+            world.take_over().await;
+            assert!(SystemEnv.monotonic() - began >= LEASE, "it waits one lease");
+            assert!(left.runs());
+            assert!(world.file().exists(), "nobody here knows what became of it");
+        }
     }
 
     #[tokio::test]
