@@ -240,6 +240,8 @@ where
                         doubt(ctx, &step, key, reason).await?;
                         continue;
                     }
+                    let ours = epoch == ctx.0.journal.epoch;
+                    let why = if ours { NO_OUTCOME } else { INTERRUPTED };
                     let said = match call(&step, || reconcile(key)) {
                         Ok(future) => running.guarded(Ok(future)).await,
                         Err(error) => Err(error),
@@ -251,19 +253,28 @@ where
                                 .await?;
                             continue;
                         }
+                        // Our own attempt came to nothing: it counts, as one that a crash cut off does not.
+                        Ok(Reconciled::NotDone) if ours && attempt >= retry.limit() => {
+                            let message =
+                                format!("{why}, and `reconcile` says that it was not done");
+                            let failed = Resolution::Failed(message);
+                            settle(ctx, &step, epoch, key, failed, Vec::new()).await?;
+                            continue;
+                        }
                         Ok(Reconciled::NotDone) => {
                             settle(ctx, &step, epoch, key, Resolution::Retry, Vec::new()).await?;
                             match write(&running, attempt + 1, key, reconciles, &work).await? {
                                 Wrote::Done(value) => return Ok(value),
                                 Wrote::Failed(error) => {
                                     try_again(ctx, &step, &retry, attempt + 1, error).await?;
-                                    continue;
                                 }
-                                Wrote::Unknown => NO_OUTCOME.to_owned(),
+                                // And `reconcile` is asked again.
+                                Wrote::Unknown => settled(ctx).await?,
                             }
+                            continue;
                         }
-                        Ok(Reconciled::Unknown) => "it was interrupted".to_owned(),
-                        Err(error) => format!("it was interrupted, and reconcile failed: {error}"),
+                        Ok(Reconciled::Unknown) => why.to_owned(),
+                        Err(error) => format!("{why}, and reconcile failed: {error}"),
                     };
                     doubt(ctx, &step, key, &reason).await?;
                 }
@@ -272,6 +283,8 @@ where
     }
 }
 
+/// Why a write is in doubt whose driver is gone.
+const INTERRUPTED: &str = "it was interrupted";
 /// Why a write is in doubt that was not interrupted.
 const NO_OUTCOME: &str = "its outcome did not come back";
 
@@ -466,7 +479,10 @@ async fn settle(
     let in_doubt = StepInDoubt {
         epoch,
         key: Some(key),
-        reason: "it was interrupted".to_owned(),
+        reason: match epoch == ctx.0.journal.epoch {
+            true => NO_OUTCOME.to_owned(),
+            false => INTERRUPTED.to_owned(),
+        },
         step: step.clone(),
     };
     let resolved = StepResolved {

@@ -476,6 +476,62 @@ async fn reconcile_is_asked_about_a_write_that_took_too_long() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reconcile_is_asked_after_every_attempt_and_attempts_are_counted() {
+    on_both(|world| async move {
+        let desk = Desk::new();
+        let lease = std::time::Duration::from_millis(200);
+        let engine = world.builder().lease(lease).build().await.unwrap();
+        let text = r#"
+            name = "slow"
+            [[step]]
+            id = "pay"
+            effect = "write"
+            timeout = "100ms"
+            retry = { attempts = 2 }
+            run = 'echo x >> tried; sleep 1000'
+            reconcile = 'echo x >> asked; exit 10'
+        "#;
+        let run = start(&engine, &desk, text, Value::Null).await;
+        let Outcome::Failed(cause) = run.wait().await.unwrap() else {
+            panic!("it surely was not done")
+        };
+        assert!(
+            cause
+                .message
+                .contains("`reconcile` says that it was not done"),
+            "{}",
+            cause.message
+        );
+        assert_eq!(
+            (desk.lines("tried").len(), desk.lines("asked").len()),
+            (2, 2)
+        );
+        engine.close().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_output_is_what_the_step_printed_to_the_last_digit() {
+    on_both(|world| async move {
+        let (engine, desk) = (world.engine().await, Desk::new());
+        let one = r#"{"n":12345678901234567890123,"e":12345e6}"#;
+        let text = format!("name = 'one'\n[[step]]\nid = 'a'\nrun = '''echo '{one}' '''");
+        let two = format!("{text}\n[[step]]\nid = 'b'\nrun = 'echo 1e2'");
+        let both = format!(r#"{{"a":{one},"b":1e2}}"#);
+        for (text, expected) in [(&text, one), (&two, &both)] {
+            let run = start(&engine, &desk, text, Value::Null).await;
+            let Outcome::Completed(output) = run.wait().await.unwrap() else {
+                panic!()
+            };
+            assert_eq!(output.text(), expected);
+        }
+        engine.close().await.unwrap();
+    })
+    .await;
+}
+
 const PARENT: &str = r#"
     name = "parent"
     [[step]]

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use logreel_core::event::{Resolution, StepResolved, WaitEnded};
-use logreel_core::{Body, Payload, Seq, StepId, StepState};
+use logreel_core::{Body, Json, Payload, Seq, StepId, StepState};
 use serde_json::{Value, json};
 
 use super::run::{Ended, Running};
@@ -75,36 +75,40 @@ impl Running<'_> {
         if let Some(known) = self.outputs.get(step) {
             return Ok(known);
         }
+        let written = self.written_output(step).await?;
+        let value = Arc::new(written.to_value());
+        self.outputs.put(step, written.text().len(), &value);
+        Ok(value)
+    }
+
+    /// [`Running::output_of`] as it was written, to the last digit of a number that no value holds.
+    pub(super) async fn written_output(&self, step: usize) -> Result<Json, TaskError> {
         let spec = self.workflow.step(step);
-        let value = match self.end_of(step) {
+        match self.end_of(step) {
             Some(Ended::Finished) => {
-                self.recorded(spec, &super::run::step_id([&spec.id])?)
-                    .await?
+                let id = super::run::step_id([&spec.id])?;
+                self.recorded(spec, &id).await
             }
             Some(Ended::Mapped(items)) => {
                 let mut outputs = Vec::with_capacity(items.len());
                 for item in &items {
                     outputs.push(self.recorded(spec, item).await?);
                 }
-                Value::Array(outputs)
+                Ok(Json::of(&outputs)?)
             }
-            Some(Ended::Failed { .. } | Ended::Skipped) | None => Value::Null,
-        };
-        let bytes = value.to_string().len();
-        let value = Arc::new(value);
-        self.outputs.put(step, bytes, &value);
-        Ok(value)
+            Some(Ended::Failed { .. } | Ended::Skipped) | None => Ok(Json::null()),
+        }
     }
 
     /// The result the log has for a step or an item; null when it has none.
-    async fn recorded(&self, spec: &StepSpec, step: &StepId) -> Result<Value, TaskError> {
+    async fn recorded(&self, spec: &StepSpec, step: &StepId) -> Result<Json, TaskError> {
         let journal = &self.ctx.0.journal;
         let at = journal.with_state(|state| match state.steps.get(step) {
             Some(StepState::Finished { seq, .. } | StepState::Answered { seq }) => Some(*seq),
             Some(StepState::Open(_)) | None => None,
         });
         let Some(seq) = at else {
-            return Ok(Value::Null);
+            return Ok(Json::null());
         };
         match journal.result(seq).await?.body {
             Body::StepFinished(finished) => self.resolve(&finished.output).await,
@@ -118,19 +122,19 @@ impl Running<'_> {
     }
 
     /// What the end of a wait gives.
-    async fn answer(&self, spec: &StepSpec, ended: &WaitEnded) -> Result<Value, TaskError> {
+    async fn answer(&self, spec: &StepSpec, ended: &WaitEnded) -> Result<Json, TaskError> {
         let value = self.resolve(&ended.value).await?;
         Ok(match &spec.does {
             Does::Wait(WaitSpec::Approval { .. }) => {
-                json!({ "approved": ended.approved, "by": ended.by, "value": value })
+                let answer = json!({ "approved": ended.approved, "by": ended.by, "value": value });
+                Json::from(answer)
             }
             _ => value,
         })
     }
 
-    async fn resolve(&self, payload: &Payload) -> Result<Value, TaskError> {
-        let json = value::resolve(&*self.ctx.0.journal.store, payload).await?;
-        Ok(json.to_value())
+    async fn resolve(&self, payload: &Payload) -> Result<Json, TaskError> {
+        Ok(value::resolve(&*self.ctx.0.journal.store, payload).await?)
     }
 }
 

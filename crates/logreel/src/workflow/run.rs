@@ -4,7 +4,7 @@
 //! passed over, the rest goes on. A failure stops what has not begun; work under way comes to its
 //! end, so that the same failure leaves the same results, whatever the timing.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use futures_util::StreamExt;
@@ -215,12 +215,12 @@ impl Running<'_> {
             .filter(|step| self.workflow.dependents(*step).is_empty())
             .collect();
         if let [only] = last.as_slice() {
-            return Ok(Json::of(&*self.output_of(*only).await?)?);
+            return self.written_output(*only).await;
         }
-        let mut output = serde_json::Map::new();
+        let mut output = BTreeMap::new();
         for step in last {
-            let value = self.output_of(step).await?;
-            output.insert(self.workflow.step(step).id.clone(), (*value).clone());
+            let id = self.workflow.step(step).id.as_str();
+            output.insert(id, self.written_output(step).await?);
         }
         Ok(Json::of(&output)?)
     }
