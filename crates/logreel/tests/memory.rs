@@ -1,4 +1,4 @@
-//! A run of 1,000,000 events is written, read, folded, tailed and listed in less than 200 MiB.
+//! A run of 1,000,000 events is written, read, folded, tailed, listed and forked in less than 200 MiB.
 #![allow(
     clippy::unwrap_used,
     missing_docs,
@@ -197,6 +197,20 @@ async fn list(folder: &Path, run: RunId) {
     assert_eq!((listed[0].row.run, listed[0].row.head.seq.0), (run, EVENTS));
 }
 
+/// Near its end, so that nearly all of it is folded.
+async fn fork(folder: &Path, run: RunId) {
+    let engine = Engine::builder()
+        .store(Arc::new(open(folder)))
+        .build()
+        .await
+        .unwrap();
+    let mut fork = engine.fork(&run, ForkPoint::At(Seq(EVENTS - 10))).queue();
+    assert!(fork.look().await.unwrap().is_harmless());
+    let entry = fork.await.unwrap().entry().await.unwrap();
+    assert_eq!(entry.row.head.seq.0, EVENTS - 9);
+    engine.close().await.unwrap();
+}
+
 /// The most memory this process ever had, in MiB.
 fn peak_mib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -213,9 +227,9 @@ fn peak_mib() -> u64 {
 }
 
 #[test]
-fn a_run_of_a_million_events_is_written_read_folded_tailed_and_listed_under_200_mib() {
+fn a_run_of_a_million_events_is_written_read_folded_tailed_listed_and_forked_under_200_mib() {
     const NAME: &str =
-        "a_run_of_a_million_events_is_written_read_folded_tailed_and_listed_under_200_mib";
+        "a_run_of_a_million_events_is_written_read_folded_tailed_listed_and_forked_under_200_mib";
     if let Some((role, folder)) = role() {
         let runtime = runtime();
         let (what, run) = role.split_once(' ').unwrap_or((&role, ""));
@@ -226,6 +240,7 @@ fn a_run_of_a_million_events_is_written_read_folded_tailed_and_listed_under_200_
             "read" => runtime.block_on(read_and_verify(&open(&folder), run())),
             "fold" => runtime.block_on(fold(&open(&folder), run())),
             "tail" => runtime.block_on(tail(&folder, run())),
+            "fork" => runtime.block_on(fork(&folder, run())),
             "list" => runtime.block_on(list(&folder, run())),
             other => panic!("{other}"),
         }
@@ -236,8 +251,8 @@ fn a_run_of_a_million_events_is_written_read_folded_tailed_and_listed_under_200_
     let start = |role: &str| Child::spawn(&mut again(&[], NAME, role, folder.path()));
     let run = check("write", start("write")).pop().unwrap();
     // Each in a process of its own, so that each peak is its own.
-    let readers =
-        ["read", "fold", "tail", "list"].map(|what| (what, start(&format!("{what} {run}"))));
+    let readers = ["read", "fold", "tail", "list", "fork"]
+        .map(|what| (what, start(&format!("{what} {run}"))));
     for (what, child) in readers {
         check(what, child);
     }
