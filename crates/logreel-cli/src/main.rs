@@ -21,6 +21,7 @@ mod drive;
 mod error;
 mod export;
 mod follow_many;
+mod fork;
 mod git;
 mod hook;
 mod import;
@@ -119,6 +120,7 @@ async fn act(cli: Cli) -> anyhow::Result<u8> {
         Verb::Run(args) => run::run(args, &place, &mut out).await,
         Verb::Resume(args) => resume::run(args, &place, &mut out).await,
         Verb::Retry(args) => retry::run(args, &place, &mut out).await,
+        Verb::Fork(args) => fork::run(args, &place, &mut out).await,
         Verb::Export(args) => export::run(args, &place, &mut out).await,
         Verb::Import(args) => import::run(args, &place, &mut out).await,
         Verb::Record(args) => record::run(args, &place, &mut out).await,
