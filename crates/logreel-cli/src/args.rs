@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::{Args, Parser, Subcommand};
 
 use crate::{
-    answer, backup, cancel, check, completions, detach, export, fork, import, log, ls, pause,
+    answer, backup, cancel, check, completions, detach, diff, export, fork, import, log, ls, pause,
     record, resolve, resume, retry, run, say, sessions, show, signal, verify, wait, worker,
 };
 
@@ -98,6 +98,8 @@ pub enum Verb {
     Ls(ls::Args),
     /// Show a run: status, waits, steps, timeline, cost
     Show(show::Args),
+    /// Show what differs between two runs
+    Diff(diff::Args),
     /// Print a run's events, and follow them live
     Log(log::Args),
     /// Wait until runs have ended, or need a person

@@ -94,6 +94,10 @@ async fn make(
     out: &Output,
 ) -> anyhow::Result<Followed> {
     let entry = acting.store.entry(&run).await?;
+    if matches!(entry.row.facts.kind, RunKind::Record | RunKind::External) {
+        let message = format!("{run} was driven by another program, which no fork can go on with");
+        return Err(Failure::new(ErrorKind::NotApplicable, message).into());
+    }
     let mut fork = acting.engine.fork(&run, args.at.clone()).by(ask::who());
     let given = match &args.input {
         Some(said) => Some(input::read(Some(said))?),

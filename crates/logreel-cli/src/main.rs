@@ -16,6 +16,7 @@ mod check;
 mod check_agent;
 mod completions;
 mod detach;
+mod diff;
 mod doctor;
 mod drive;
 mod error;
@@ -136,6 +137,7 @@ async fn act(cli: Cli) -> anyhow::Result<u8> {
         Verb::DriveDetached(args) => detach::run(args, &place, &mut out).await,
         Verb::Ls(args) => ls::run(args, &place, &mut out).await,
         Verb::Show(args) => show::run(args, &place, &mut out).await,
+        Verb::Diff(args) => diff::run(args, &place, &mut out).await,
         Verb::Log(args) => log::run(args, &place, &mut out).await,
         Verb::Wait(args) => wait::run(args, &place, &mut out).await,
         Verb::Cancel(args) => cancel::run(args, &place, &mut out).await,

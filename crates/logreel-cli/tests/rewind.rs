@@ -192,3 +192,77 @@ fn a_run_is_shown_as_it_was_after_any_event() {
         }
     }
 }
+
+#[test]
+fn a_diff_tells_what_differs_and_exits_by_it() {
+    let project = Project::new(RELEASE);
+    for input in ["1.0", "1.0", "2.0"] {
+        assert_eq!(project.run(&["run", "w.toml", input]).code, 0);
+    }
+    check("diff_equal", &project.run(&["diff", "@last-2", "@last-1"]));
+    check("diff_input", &project.run(&["diff", "@last-1", "@last"]));
+    let fork = [
+        "fork",
+        "@last",
+        "--at",
+        "step:publish",
+        "--result",
+        "publish={\"n\": 1}",
+    ];
+    assert_eq!(project.run(&fork).code, 0);
+    check("diff_result", &project.run(&["diff", "@last-1", "@last"]));
+    let ran = project.run(&["diff", "@last-1", "@last", "--json"]);
+    let diff: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!((ran.code, &diff["equal"]), (1, &json!(false)));
+    assert_eq!(diff["steps"]["changed"], 2);
+    assert_eq!(diff["steps"]["items"][0]["id"], "publish");
+    assert_eq!(diff["steps"]["items"][0]["changes"], json!(["changed"]));
+    assert_eq!(diff["steps"]["items"][0]["b"]["output"], json!({"n": 1}));
+    assert_eq!(diff["divergence"]["a"]["what"], "publish");
+    assert_eq!(diff["outcome"][0]["pointer"], "/output");
+    // A log in a file is as good as a run, on either side or on both.
+    let log = project.run(&["log", "@last", "--json"]).out;
+    project.write("last.jsonl", &log);
+    assert_eq!(project.run(&["diff", "last.jsonl", "@last"]).code, 0);
+    assert_eq!(project.run(&["diff", "last.jsonl", "last.jsonl"]).code, 0);
+    let of_file = project.run(&["diff", "@last-1", "last.jsonl", "--json"]);
+    assert_eq!((of_file.code, &of_file.out), (1, &ran.out));
+    project.write("last.jsonl", &log.replacen("\"seq\":2", "\"seq\":7", 1));
+    let broken = project.run(&["diff", "last.jsonl", "@last"]);
+    assert_eq!(broken.code, 2, "{}", broken.err);
+    assert!(broken.err.contains("last.jsonl"), "{}", broken.err);
+    let quiet = project.run(&["diff", "@last", "@last", "-q"]);
+    assert_eq!(
+        (quiet.code, quiet.out.as_str(), quiet.err.as_str()),
+        (0, "", "")
+    );
+    assert_eq!(project.run(&["diff", "@last", "nothing"]).code, 2);
+}
+
+/// Two conversations, of which the second hears something else from its tool.
+#[test]
+fn a_diff_of_agents_tells_calls_answers_and_contexts() {
+    let project = Project::new(
+        "name = \"reader\"\nmodel = \"scripted/a.jsonl\"\ntools = [\"fs.read\", \"fs.list\"]\n",
+    );
+    project.write("notes.txt", "first\n");
+    let answers = |id: &str, last: &str| {
+        let call = json!({"tool_calls": [{"id": id, "name": "fs.read", "arguments": {"path": "notes.txt"}}]});
+        format!("{call}\n{}\n", json!({"text": last}))
+    };
+    project.write("a.jsonl", &answers("x1", "it says first"));
+    assert_eq!(project.run(&["run", "w.toml", "read"]).code, 0);
+    // Another id is no difference.
+    project.write("a.jsonl", &answers("y2", "it says first"));
+    assert_eq!(project.run(&["run", "w.toml", "read"]).code, 0);
+    let same = project.json(&["diff", "@last-1", "@last"]);
+    assert_eq!(same["tool_calls"]["same"], 1, "{same}");
+    assert!(
+        same["model_calls"]["items"].as_array().unwrap().is_empty(),
+        "{same}"
+    );
+    project.write("notes.txt", "second\n");
+    project.write("a.jsonl", &answers("y2", "it says second"));
+    assert_eq!(project.run(&["run", "w.toml", "read"]).code, 0);
+    check("diff_agents", &project.run(&["diff", "@last-1", "@last"]));
+}

@@ -196,6 +196,16 @@ pub enum Error {
         /// The kind of the spec.
         other: RunKind,
     },
+    /// A file that should hold a log as JSON Lines does not.
+    #[error("{path}{}: {why}", if *line == 0 { String::new() } else { format!(", line {line}") })]
+    LogFile {
+        /// Which file.
+        path: String,
+        /// Which line; 0 when it is none of them.
+        line: u64,
+        /// What is wrong.
+        why: String,
+    },
     /// The fork was not made.
     #[error(transparent)]
     Fork(ForkError),
@@ -357,7 +367,9 @@ impl Error {
                 ForkError::Store(_) => ErrorKind::Bug,
             },
             Self::NoSuchEvent { .. } | Self::NoSuchCall { .. } => ErrorKind::NotFound,
-            Self::NotGiven { .. } | Self::OtherKind { .. } => ErrorKind::Invalid,
+            Self::NotGiven { .. } | Self::OtherKind { .. } | Self::LogFile { .. } => {
+                ErrorKind::Invalid
+            }
             Self::ResultUsed { .. } | Self::NotAskedYet { .. } => ErrorKind::NotApplicable,
             Self::Driven { .. } => ErrorKind::Driven,
             Self::Waiting { .. } => ErrorKind::NotApplicable,

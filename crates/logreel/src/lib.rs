@@ -67,6 +67,7 @@ mod wait;
 mod work;
 mod write_step;
 
+pub mod diff;
 pub mod spec_file;
 pub mod value;
 pub mod view;

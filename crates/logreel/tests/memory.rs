@@ -1,4 +1,4 @@
-//! A run of 1,000,000 events is written, read, folded, tailed, listed and forked in less than 200 MiB.
+//! A run of 1,000,000 events is written, read, folded, tailed, listed, forked and compared in less than 200 MiB.
 #![allow(
     clippy::unwrap_used,
     missing_docs,
@@ -209,6 +209,20 @@ async fn fork(folder: &Path, run: RunId) {
     let entry = fork.await.unwrap().entry().await.unwrap();
     assert_eq!(entry.row.head.seq.0, EVENTS - 9);
     engine.close().await.unwrap();
+    say(&entry.row.run.to_string());
+}
+
+/// With its fork, which has not ended.
+async fn diff(folder: &Path, run: RunId, fork: RunId) {
+    let engine = Engine::builder()
+        .store(Arc::new(open(folder)))
+        .build()
+        .await
+        .unwrap();
+    let diff = engine.diff(&run, &fork).await.unwrap();
+    assert_eq!((diff.steps.removed, diff.steps.changed), (9, 0));
+    assert_eq!(diff.outcome.len(), 1, "{:?}", diff.outcome);
+    engine.close().await.unwrap();
 }
 
 /// The most memory this process ever had, in MiB.
@@ -227,13 +241,14 @@ fn peak_mib() -> u64 {
 }
 
 #[test]
-fn a_run_of_a_million_events_is_written_read_folded_tailed_listed_and_forked_under_200_mib() {
-    const NAME: &str =
-        "a_run_of_a_million_events_is_written_read_folded_tailed_listed_and_forked_under_200_mib";
+fn a_run_of_a_million_events_is_written_read_folded_tailed_listed_forked_and_compared_under_200_mib()
+ {
+    const NAME: &str = "a_run_of_a_million_events_is_written_read_folded_tailed_listed_forked_and_compared_under_200_mib";
     if let Some((role, folder)) = role() {
         let runtime = runtime();
-        let (what, run) = role.split_once(' ').unwrap_or((&role, ""));
-        let run = || run.parse::<RunId>().unwrap();
+        let (what, runs) = role.split_once(' ').unwrap_or((&role, ""));
+        let named = |n: usize| runs.split(' ').nth(n).unwrap().parse::<RunId>().unwrap();
+        let run = || named(0);
         let began = SystemEnv.monotonic();
         match what {
             "write" => runtime.block_on(write(&folder)),
@@ -241,6 +256,7 @@ fn a_run_of_a_million_events_is_written_read_folded_tailed_listed_and_forked_und
             "fold" => runtime.block_on(fold(&open(&folder), run())),
             "tail" => runtime.block_on(tail(&folder, run())),
             "fork" => runtime.block_on(fork(&folder, run())),
+            "diff" => runtime.block_on(diff(&folder, run(), named(1))),
             "list" => runtime.block_on(list(&folder, run())),
             other => panic!("{other}"),
         }
