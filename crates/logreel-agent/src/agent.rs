@@ -99,6 +99,7 @@ impl<'a> Agent<'a> {
                     self.ask(Purpose::Repair, Some(prompt::repair(&misses)))
                         .await?;
                 }
+                Next::Follow => self.follow_up().await?,
                 Next::Call => self.call_tools().await?,
                 Next::Report => self.report().await?,
                 Next::Verify => self.verify().await?,

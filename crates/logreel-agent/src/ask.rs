@@ -248,6 +248,31 @@ impl Agent<'_> {
         };
         let before = vec![answered.into()];
         let blobs = Vec::from_iter(blob);
+        self.follow(call, message, redacted, before, blobs, 0).await
+    }
+
+    /// An answer that the log has without what is made of it.
+    pub(crate) async fn follow_up(&self) -> Result<(), TaskError> {
+        let Some(answer) = self.with_progress(|progress| progress.unfinished.clone()) else {
+            return Ok(());
+        };
+        let message: Message = self.log().value(&answer.message).await?.decode()?;
+        let (none, no_blobs) = (Vec::new(), Vec::new());
+        self.follow(answer.call, message, 0, none, no_blobs, answer.joined)
+            .await
+    }
+
+    /// Records what is made of an answer, behind these facts: it joins the conversation, unless so many
+    /// messages of it have, and ends a turn or is the plan.
+    async fn follow(
+        &self,
+        call: ModelCall,
+        message: Message,
+        redacted: u32,
+        before: Vec<Body>,
+        blobs: Vec<logreel::core::Blob>,
+        joined: usize,
+    ) -> Result<(), TaskError> {
         let has_calls = message.tool_calls().next().is_some();
         match call.purpose {
             Purpose::Turn | Purpose::Repair => {
@@ -269,7 +294,7 @@ impl Agent<'_> {
                 if !has_calls {
                     messages.push((prompt::carry_out(), None, 0));
                 }
-                let additions = self.additions(messages);
+                let additions = self.additions(messages.into_iter().skip(joined));
                 let phase = Phase::Executing;
                 let after = vec![PlanMade { plan }.into(), PhaseEntered { phase }.into()];
                 self.record_with(before, blobs, additions, after).await

@@ -23,6 +23,8 @@ pub(crate) enum Next {
     Open,
     /// A model is asked.
     Ask(Purpose),
+    /// What is made of an answer that is recorded already.
+    Follow,
     /// The last answer's tools are called.
     Call,
     /// Their results join the conversation.
@@ -46,6 +48,9 @@ pub(crate) fn next(
 ) -> Next {
     if let Some(open) = &progress.open {
         return Next::Ask(open.call.purpose);
+    }
+    if progress.unfinished.is_some() {
+        return Next::Follow;
     }
     if let Some(failure) = &progress.failure {
         let purpose = failure.call.purpose;

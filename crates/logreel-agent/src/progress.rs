@@ -109,6 +109,16 @@ pub(crate) struct Said {
     pub(crate) reason: Option<String>,
 }
 
+/// An answer that is recorded, and what is made of it is not. One append has both, so only a fork can
+/// leave its parent in between.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Unfinished {
+    pub(crate) call: ModelCall,
+    pub(crate) message: Payload,
+    /// How many messages of it joined the conversation.
+    pub(crate) joined: usize,
+}
+
 /// Where the run is.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
@@ -133,6 +143,7 @@ pub(crate) struct Progress {
     pub(crate) failure: Option<Failure>,
     /// The last answer of all.
     pub(crate) answered: Option<ModelCall>,
+    pub(crate) unfinished: Option<Unfinished>,
     /// Input tokens of the last answer, and its output: what the next request has at least.
     pub(crate) context_tokens: u64,
     /// Every id that a tool call ever had.
@@ -156,10 +167,22 @@ impl Progress {
     pub(crate) fn apply(&mut self, event: &Event) {
         match &event.body {
             Body::PhaseEntered(entered) => self.phase = Some(entered.phase),
-            Body::PlanMade(_) => self.planned = true,
-            Body::MessageAdded(_) => self.opened = true,
+            Body::PlanMade(_) => {
+                self.planned = true;
+                self.unfinished = None;
+            }
+            Body::MessageAdded(_) => {
+                self.opened = true;
+                if let Some(answer) = &mut self.unfinished {
+                    answer.joined += 1;
+                }
+                // Only a plan has more than its message.
+                let is_all = |answer: &mut Unfinished| answer.call.purpose != Purpose::Plan;
+                self.unfinished.take_if(is_all);
+            }
             Body::ContextCompacted(_) => {
                 self.context_tokens = 0;
+                self.unfinished = None;
                 (self.opened, self.begins_again) = (true, false);
             }
             Body::TurnStarted(turn) => {
@@ -180,6 +203,11 @@ impl Progress {
             Body::ModelAnswered(answered) => {
                 let open = self.open.take();
                 self.answered = open.map(|open| open.call);
+                self.unfinished = self.answered.map(|call| Unfinished {
+                    call,
+                    message: answered.message.clone(),
+                    joined: 0,
+                });
                 self.failure = None;
                 self.answer_is_checked = false;
                 self.context_tokens = answered
@@ -249,12 +277,16 @@ impl Progress {
             Body::RunForked(forked) => {
                 // The prefix's failures, rounds and loops are the parent's; what it said and did stays.
                 self.failure = None;
-                self.open = None;
-                self.answered = None;
+                if let Some(open) = self.open.take() {
+                    // The fork dropped the call: the next one is this one, made again.
+                    self.model_calls = open.call.number - 1;
+                }
+                self.answered = self.unfinished.as_ref().map(|answer| answer.call);
                 self.answer_is_checked = false;
                 self.repeats = (None, 0);
                 (self.turns_before, self.verified_before) = (self.turns, self.verified);
                 if forked.input != self.input {
+                    (self.unfinished, self.answered) = (None, None);
                     (self.opened, self.planned, self.begins_again) = (false, false, true);
                     self.input = forked.input.clone();
                 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use logreel::core::event::Effect;
 use logreel::testing::{PointEnd, TestEngine, crash_everywhere_on};
-use logreel::{Answer, Body, Engine, Json, Outcome, RunHandle, Seq, Status};
+use logreel::{Answer, Body, Engine, ForkPoint, Json, Outcome, RunHandle, Seq, Status};
 use logreel_agent::testing::ScriptedTool;
 use logreel_agent::{AgentSpec, Agents, ToolError};
 use serde_json::{Value, json};
@@ -562,4 +562,201 @@ async fn a_call_in_flight_at_a_crash_is_issued_again_under_its_own_name() {
         calls,
         expected.map(|(call, attempt)| (call.to_owned(), attempt))
     );
+}
+
+/// A plan, a round of two calls, another call, an answer; `send` writes.
+fn long_spec() -> AgentSpec {
+    AgentSpec {
+        plan: true,
+        ..spec(&[
+            json!({"text": "first look, then send"}),
+            json!({"tool_calls": [
+                {"id": "c1", "name": "look", "arguments": {"what": 1}},
+                {"id": "c2", "name": "look", "arguments": {"what": 2}},
+            ]}),
+            json!({"text": "sending", "tool_calls": [{"id": "c3", "name": "send", "arguments": {}}]}),
+            json!({"text": "done"}),
+            json!({"text": "heard"}),
+        ])
+    }
+}
+
+async fn events(engine: &Engine, run: &RunHandle<Json>) -> Vec<logreel::Event> {
+    let page = engine.store().events(&run.id(), Seq::FIRST, 1000).await;
+    page.unwrap().items
+}
+
+/// Also at one that an append has in its middle: an answer that is recorded is not asked for again.
+#[tokio::test(start_paused = true)]
+async fn a_fork_at_any_event_goes_on_as_its_parent_did() {
+    let send = ScriptedTool::new("send", Effect::Idempotent, |_| Ok(json!("sent")));
+    let engine = engine(agents([look(), send])).await;
+    let run = start(&engine, &long_spec(), "go").await;
+    assert_eq!(output(&run).await, json!("done"));
+    let whole = events(&engine, &run).await;
+    let facts = engine.store().entry(&run.id()).await.unwrap().row;
+    let answered = |events: &[logreel::Event]| {
+        let answers = events.iter().filter_map(|event| match &event.body {
+            Body::ModelAnswered(it) => Some(it.call.to_string()),
+            _ => None,
+        });
+        answers.collect::<Vec<_>>()
+    };
+    for seq in 1..whole.len() as u64 {
+        let fork = engine
+            .fork(&run.id(), ForkPoint::At(Seq(seq)))
+            .await
+            .unwrap();
+        assert_eq!(output(&fork).await, json!("done"), "from event {seq}");
+        let own = events(&engine, &fork).await;
+        assert_eq!(answered(&own), answered(&whole), "from event {seq}");
+        let entry = engine.store().entry(&fork.id()).await.unwrap();
+        assert_eq!(
+            entry.row.pulse.context, facts.pulse.context,
+            "from event {seq}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fork_may_say_something_change_the_model_or_what_a_tool_said() {
+    let send = ScriptedTool::new("send", Effect::Write, |_| Ok(json!("sent")));
+    let engine = engine(agents([look(), send])).await;
+    let spec = AgentSpec {
+        policy: serde_json::from_value(json!({"ask": ["send"]})).unwrap(),
+        ..long_spec()
+    };
+    let run = start(&engine, &spec, "go").await;
+    until_asked(&engine, &run).await;
+    engine.answer(&run.id(), Answer::approve()).await.unwrap();
+    assert_eq!(output(&run).await, json!("done"));
+    let whole = events(&engine, &run).await;
+    let place = |holds: &dyn Fn(&Body) -> bool| {
+        let found = whole.iter().find(|event| holds(&event.body));
+        found.unwrap().seq
+    };
+    let returned = |call: &str| {
+        let call = call.to_owned();
+        place(&move |body| matches!(body, Body::ToolReturned(it) if it.call.as_str() == call))
+    };
+    let fork = |seq: Seq| engine.fork(&run.id(), ForkPoint::At(seq));
+
+    // A message, after the answer that ended the parent.
+    let steered = engine.fork(&run.id(), ForkPoint::Last).message("and now?");
+    let steered = steered.await.unwrap();
+    assert_eq!(output(&steered).await, json!("heard"));
+    let last = events(&engine, &steered).await;
+    let taken = last
+        .iter()
+        .any(|event| matches!(&event.body, Body::MessageAdded(it) if it.queued.is_some()));
+    assert!(taken, "it joined the conversation");
+
+    // Both outcomes of the first round are recorded and not used; one is replaced.
+    let mut given = fork(returned("c2")).result("c1", "seen otherwise");
+    let outlook = given.look().await.unwrap();
+    assert_eq!(
+        (outlook.again.len(), outlook.again[0].id.as_str()),
+        (1, "c3")
+    );
+    let given = given.result("c3", "as if sent").await;
+    let error = given.unwrap_err();
+    assert_eq!(error.kind(), logreel::ErrorKind::NotApplicable, "{error}");
+    let asked = place(&|body| matches!(body, Body::ToolCalled(it) if it.call.as_str() == "c3"));
+    assert!(
+        matches!(error, logreel::Error::NotAskedYet { seq, .. } if seq < asked),
+        "{error}"
+    );
+    let given = fork(returned("c2"))
+        .result("c1", "seen otherwise")
+        .await
+        .unwrap();
+    until_asked(&engine, &given).await;
+    let said = conversation(&engine, &given).await;
+    assert!(
+        said.contains("seen otherwise") && said.contains("seen 2"),
+        "{said}"
+    );
+    assert!(!said.contains("seen 1"), "{said}");
+
+    // The write is given: nobody is asked, nothing is sent.
+    let before = ForkPoint::Before("c3".to_owned());
+    let sent = engine
+        .fork(&run.id(), before)
+        .result("c3", "as if sent")
+        .await
+        .unwrap();
+    assert_eq!(output(&sent).await, json!("done"));
+    assert!(conversation(&engine, &sent).await.contains("as if sent"));
+
+    // What joined the conversation is not replaced, and the event is named.
+    let error = engine
+        .fork(&run.id(), ForkPoint::Last)
+        .result("c1", "too late");
+    let error = error.await.unwrap_err();
+    let logreel::Error::ResultUsed { seq, .. } = &error else {
+        panic!("{error}")
+    };
+    let used = place(&|body| matches!(body, Body::MessageAdded(it) if it.role == "tool"));
+    assert_eq!(*seq, used);
+    fork(Seq(seq.0 - 1))
+        .result("c1", "in time")
+        .queue()
+        .await
+        .unwrap();
+    let model = engine
+        .fork(&run.id(), ForkPoint::Last)
+        .result("m1.plan", "x")
+        .await;
+    assert!(
+        model
+            .unwrap_err()
+            .to_string()
+            .contains("it is a model call")
+    );
+
+    // Another model is another spec, recorded with the fork.
+    let other = AgentSpec {
+        script: Some(vec![json!({"text": "by another"}); 9]),
+        plan: true,
+        ..spec.clone()
+    };
+    let other = fork(returned("c2"))
+        .under_agent(other.to_json())
+        .model("scripted/other");
+    let other = other.await.unwrap();
+    assert_eq!(output(&other).await, json!("by another"));
+    let entry = engine.store().entry(&other.id()).await.unwrap();
+    assert_ne!(entry.row.facts.spec_digest, spec.digest());
+}
+
+async fn until_asked(engine: &Engine, run: &RunHandle<Json>) {
+    let mut bell = engine.store().watch(&run.id());
+    loop {
+        let status = engine.store().entry(&run.id()).await.unwrap().row.status();
+        assert!(!status.is_terminal(), "{status} without a question");
+        if status == Status::Waiting {
+            return;
+        }
+        bell.rung().await;
+    }
+}
+
+/// All that was said, as it is stored.
+async fn conversation(engine: &Engine, run: &RunHandle<Json>) -> String {
+    let mut next = engine
+        .store()
+        .entry(&run.id())
+        .await
+        .unwrap()
+        .row
+        .pulse
+        .context;
+    let mut said = String::new();
+    while let Some(node) = next {
+        let bytes = engine.store().blob(&node).await.unwrap().unwrap();
+        let node: Value = serde_json::from_slice(&bytes).unwrap();
+        said.push_str(&node["message"].to_string());
+        next = node["previous"].as_str().map(|it| it.parse().unwrap());
+    }
+    said
 }

@@ -10,6 +10,7 @@ mod cancel;
 mod child;
 mod concurrent;
 mod fold;
+mod fork;
 mod growth;
 mod list;
 mod measure;
@@ -84,6 +85,8 @@ enum Bench {
     Open,
     /// From a resume to the next action.
     Resume,
+    /// A fork of a long run near its end.
+    Fork,
     /// A cancel from another process beside a busy writer.
     Cancel,
     /// Workflows whose steps do nothing.
@@ -140,6 +143,7 @@ async fn run(bench: Bench, place: Place) -> Result<Vec<Row>> {
             Bench::Tail => tail::bench(&place).await,
             Bench::Open => open::bench(&place).await,
             Bench::Resume => resume::bench(&place).await,
+            Bench::Fork => fork::bench(&place).await,
             Bench::Cancel => cancel::bench(&place).await,
             Bench::Workflow => workflow::bench(&place).await,
             Bench::Transcript => transcript::bench(&place).await,

@@ -47,6 +47,7 @@ fn every_bench_gives_rows_of_the_agreed_shape() {
         ("list", "p50_us p99_us"),
         ("open", "ms"),
         ("resume", "ms"),
+        ("fork", "ms"),
         ("step", "p50_us p99_us"),
         ("tail", "p50_us p99_us"),
         ("transcript", "bytes_ratio p50_us"),

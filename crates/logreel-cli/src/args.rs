@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use clap::{Args, Parser, Subcommand};
 
 use crate::{
-    answer, backup, cancel, check, completions, detach, export, import, log, ls, pause, record,
-    resolve, resume, retry, run, say, sessions, show, signal, verify, wait, worker,
+    answer, backup, cancel, check, completions, detach, diff, export, fork, import, log, ls, pause,
+    record, resolve, resume, retry, run, say, sessions, show, signal, verify, wait, worker,
 };
 
 const EXAMPLES: &str = "\
@@ -78,6 +78,8 @@ pub enum Verb {
     Retry(retry::Args),
     /// Run any program as it is, and record it as a run
     Record(record::Args),
+    /// Go another way from an earlier event of a run, in a new one
+    Fork(fork::Args),
     /// Say yes or no to a run that waits, or give it a value
     Answer(answer::Args),
     /// Send a run a signal; kept until it is awaited
@@ -96,6 +98,8 @@ pub enum Verb {
     Ls(ls::Args),
     /// Show a run: status, waits, steps, timeline, cost
     Show(show::Args),
+    /// Show what differs between two runs
+    Diff(diff::Args),
     /// Print a run's events, and follow them live
     Log(log::Args),
     /// Wait until runs have ended, or need a person
@@ -140,6 +144,7 @@ impl Verb {
                 | Self::Resume(_)
                 | Self::Retry(_)
                 | Self::Record(_)
+                | Self::Fork(_)
                 | Self::Answer(_)
                 | Self::Signal(_)
                 | Self::Resolve(_)

@@ -83,6 +83,12 @@ pub async fn about_all(
     Ok(asked)
 }
 
+/// Whether the person says yes; no answer is a no.
+pub async fn confirm(prompt: &str) -> bool {
+    forget_what_was_typed();
+    matches!(yes_or_no(prompt).await, Some((true, _)))
+}
+
 /// Who answers, for the record.
 pub fn who() -> String {
     let set = |name| std::env::var(name).ok().filter(|it| !it.is_empty());

@@ -7,6 +7,7 @@ use logreel::{Body, Entry, ErrorKind, Seq};
 use logreel_agent::{AgentSpec, Overrides};
 
 use crate::error::Failure;
+use crate::reading::Pages;
 use crate::spec::{self, Spec};
 use crate::store::Acting;
 
@@ -79,7 +80,13 @@ pub async fn find(acting: &Acting, entry: &Entry) -> anyhow::Result<Option<Chang
     let Body::RunStarted(started) = event.body else {
         return Ok(None);
     };
-    let Some(file) = started.spec_file.filter(|file| Path::new(file).exists()) else {
+    let digest = entry.row.facts.spec_digest;
+    let file = match started.spec_digest == digest {
+        true => None,
+        false => file_of_change(acting, entry).await?,
+    };
+    let file = file.or(started.spec_file);
+    let Some(file) = file.filter(|file| Path::new(file).exists()) else {
         return Ok(None);
     };
     let now = if kind == RunKind::Agent {
@@ -96,4 +103,23 @@ pub async fn find(acting: &Acting, entry: &Entry) -> anyhow::Result<Option<Chang
         .as_ref()
         .is_ok_and(|now| now.digest() == entry.row.facts.spec_digest);
     Ok((!same).then_some(Changed { file, now }))
+}
+
+/// The file of the spec that the run goes on under since it was changed, when that is another one.
+async fn file_of_change(acting: &Acting, entry: &Entry) -> anyhow::Result<Option<String>> {
+    let row = &entry.row;
+    let mut file = None;
+    let mut pages = Pages::new(&*acting.store, row.run, Seq::FIRST, row.head.seq);
+    loop {
+        let page = pages.next().await?;
+        if page.is_empty() {
+            return Ok(file);
+        }
+        for record in page.iter().filter(|record| record.kind == "spec.changed") {
+            let event = record.decode().map_err(logreel::store::Error::from)?;
+            if let Body::SpecChanged(changed) = event.body {
+                file = changed.spec_file.or(file);
+            }
+        }
+    }
 }

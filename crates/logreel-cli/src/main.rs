@@ -16,11 +16,13 @@ mod check;
 mod check_agent;
 mod completions;
 mod detach;
+mod diff;
 mod doctor;
 mod drive;
 mod error;
 mod export;
 mod follow_many;
+mod fork;
 mod git;
 mod hook;
 mod import;
@@ -119,6 +121,7 @@ async fn act(cli: Cli) -> anyhow::Result<u8> {
         Verb::Run(args) => run::run(args, &place, &mut out).await,
         Verb::Resume(args) => resume::run(args, &place, &mut out).await,
         Verb::Retry(args) => retry::run(args, &place, &mut out).await,
+        Verb::Fork(args) => fork::run(args, &place, &mut out).await,
         Verb::Export(args) => export::run(args, &place, &mut out).await,
         Verb::Import(args) => import::run(args, &place, &mut out).await,
         Verb::Record(args) => record::run(args, &place, &mut out).await,
@@ -134,6 +137,7 @@ async fn act(cli: Cli) -> anyhow::Result<u8> {
         Verb::DriveDetached(args) => detach::run(args, &place, &mut out).await,
         Verb::Ls(args) => ls::run(args, &place, &mut out).await,
         Verb::Show(args) => show::run(args, &place, &mut out).await,
+        Verb::Diff(args) => diff::run(args, &place, &mut out).await,
         Verb::Log(args) => log::run(args, &place, &mut out).await,
         Verb::Wait(args) => wait::run(args, &place, &mut out).await,
         Verb::Cancel(args) => cancel::run(args, &place, &mut out).await,

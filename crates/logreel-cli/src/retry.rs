@@ -1,5 +1,7 @@
 //! `logreel retry`: goes on with a failed or cancelled run in a new one that shares what finished.
 
+use std::path::Path;
+
 use logreel::core::event::RunKind;
 use logreel::{ErrorKind, RunId};
 use logreel_agent::AgentSpec;
@@ -10,7 +12,7 @@ use crate::error::Failure;
 use crate::output::Output;
 use crate::signals::Signals;
 use crate::store::{Acting, Missing, Place};
-use crate::{agents, changed, input, name, record, spec};
+use crate::{agents, changed, git, input, name, record, spec};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -54,6 +56,10 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     }
     if let Some(model) = &args.model {
         retry = retry.under_agent(on_model(&acting, &run, model).await?);
+    }
+    let dir = entry.row.facts.dir.clone();
+    if let Some(git) = dir.and_then(|dir| git::look(Path::new(&dir))) {
+        retry = retry.git(git);
     }
     let retried = retry.await;
     let handle = match retried {

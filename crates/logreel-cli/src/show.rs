@@ -8,7 +8,7 @@ use logreel::core::row::End;
 use logreel::core::{Payload, Record, RunState};
 use logreel::store::SystemEnv;
 use logreel::view::{RunView, StepView, StepsView};
-use logreel::{Entry, Env as _, ErrorKind, Json, RunStore, Seq, Timestamp};
+use logreel::{Engine, Entry, Env as _, Error, ErrorKind, Json, RunStore, Seq, Timestamp};
 
 use crate::error::Failure;
 use crate::output::{Output, Paint};
@@ -37,7 +37,7 @@ pub struct Args {
     /// Which run
     run: String,
     /// The run as it was after this event
-    #[arg(long, value_name = "SEQ", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "SEQ")]
     at: Option<u64>,
     /// Print the run's output alone: text as it is, else JSON
     #[arg(long)]
@@ -50,7 +50,7 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     let run = name::resolve(store, &args.run).await?;
     let mut entry = store.entry(&run).await?;
     if let Some(at) = args.at {
-        entry = as_it_was(store, entry, Seq(at)).await?;
+        entry = as_it_was(&opened.engine, entry, Seq(at)).await?;
     }
     if args.output {
         print_output(store, &entry, out).await?;
@@ -63,21 +63,20 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
 }
 
 /// The run after an earlier event. Who drove it then is not in the log.
-async fn as_it_was(store: &dyn RunStore, now: Entry, at: Seq) -> anyhow::Result<Entry> {
-    let (run, head) = (now.row.run, now.row.head.seq);
-    if at > head {
-        let message = format!(
-            "{run} has {}; there is no event {at}",
-            text::count(head.0, "event")
-        );
-        return Err(Failure::new(ErrorKind::NotFound, message)
-            .hint(format!("`logreel log {}` lists them", run.short()))
-            .into());
-    }
-    let row = reading::fold(store, run, at).await?.row;
+async fn as_it_was(engine: &Engine, now: Entry, at: Seq) -> anyhow::Result<Entry> {
+    let run = now.row.run;
+    let state = engine.at(&run, at).await.map_err(|error| match error {
+        Error::NoSuchEvent { .. } => {
+            let hint = format!("`logreel log {}` lists them", run.short());
+            Failure::new(ErrorKind::NotFound, error.to_string())
+                .hint(hint)
+                .into()
+        }
+        other => anyhow::Error::from(other),
+    })?;
     Ok(Entry {
-        epoch: row.epoch,
-        row,
+        epoch: state.row.epoch,
+        row: state.row,
         results: ResultSet::default(),
         driver: None,
         ready_at: None,

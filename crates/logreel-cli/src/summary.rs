@@ -1,6 +1,6 @@
 //! An event in a few words.
 
-use logreel::core::event::{Cause, ClaimReason, Resolution, Spend, WaitOutcome};
+use logreel::core::event::{Cause, Change, ClaimReason, Resolution, Spend, WaitOutcome};
 use logreel::core::{DecodeError, Record};
 use logreel::{Body, Timestamp};
 
@@ -27,6 +27,18 @@ fn shown<T: ToString>(list: &[T]) -> String {
     names.join(", ")
 }
 
+/// What is changed in a fork.
+fn changes(changes: &[Change]) -> String {
+    let changes = changes.iter().map(|change| match change {
+        Change::Input => "input".to_owned(),
+        Change::Message => "message".to_owned(),
+        Change::Model(model) => format!("model {}", one_line(model)),
+        Change::Result(call) => format!("result of {}", one_line(call)),
+        Change::Spec => "spec".to_owned(),
+    });
+    changes.collect::<Vec<_>>().join(", ")
+}
+
 fn of_body(body: &Body, at: Timestamp) -> String {
     match body {
         Body::RunStarted(started) if started.input.is_null() => one_line(&started.agent),
@@ -46,6 +58,7 @@ fn of_body(body: &Body, at: Timestamp) -> String {
         Body::RunForked(forked) => {
             let mut text = format!("from {} at {}", forked.parent.run, forked.parent.seq);
             let listed = [
+                ("with another", changes(&forked.changes)),
                 ("again", shown(&forked.forgotten)),
                 ("may have happened", shown(&forked.may_have_happened)),
             ];

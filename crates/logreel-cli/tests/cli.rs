@@ -25,6 +25,7 @@ fn check(name: &str, args: &[&str]) {
     let Ran { code, out, err } = FULL.run(args);
     assert_eq!((code, err.as_str()), (0, ""), "{args:?}");
     insta::with_settings!({filters => vec![
+        (r#""host":"[^"]+""#, r#""host":"[host]""#),
         ("[0-9a-f]{64}", "[digest]"),
         ("#2 in [0-9]+ms", "#2 in [delay]"),
         (r#""delay_ms":[0-9]+"#, r#""delay_ms":0"#),

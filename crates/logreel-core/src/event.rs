@@ -13,9 +13,9 @@ use crate::json::{Json, Payload};
 use crate::{Digest, Timestamp};
 
 pub use vocabulary::{
-    Budget, Cause, Check, ClaimReason, Durability, Effect, Git, OnDeadline, Parent, Phase,
-    Provenance, Relation, Resolution, RunKind, RunLimit, Spend, TerminalStatus, Used, Verdict,
-    WaitKind, WaitOutcome,
+    Budget, Cause, Change, Check, ClaimReason, Durability, Effect, Git, Made, OnDeadline, Parent,
+    Phase, Provenance, Relation, Resolution, RunKind, RunLimit, Spend, TerminalStatus, Used,
+    Verdict, WaitKind, WaitOutcome,
 };
 
 /// A fact of a run, decoded. How it is stored is [`crate::Record`].
@@ -305,12 +305,22 @@ pub struct RunCancelled {
 pub struct RunForked {
     /// The fork's limits, with nothing spent.
     pub budget: Budget,
+    /// What is not as it was in the parent. Only tells: what follows from a change is in the events
+    /// after this one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<Change>,
     /// The parent's digest at `parent.seq`.
     pub digest: Digest,
     /// Steps that start again.
     pub forgotten: Vec<StepId>,
+    /// Tool calls whose outcome does not count any more: another one follows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub forgotten_calls: Vec<CallId>,
     /// The fork's own input.
     pub input: Payload,
+    /// Where the fork was made; `None` in logs of builds that did not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made: Option<Made>,
     /// Writes that were open at the fork.
     pub may_have_happened: Vec<String>,
     /// The run it came from.
@@ -723,6 +733,9 @@ pub struct SpecChanged {
     pub spec: Payload,
     /// The digest of its meaning.
     pub spec_digest: Digest,
+    /// The file it was read from, when that is another one than before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spec_file: Option<String>,
 }
 
 /// Body of `verification.finished`.

@@ -5,9 +5,11 @@
 //! what finished and takes away what was under way. Nothing here copies an event.
 
 use crate::budget::Driven;
-use crate::event::{Body, Budget, Effect, Event, Parent, Relation, RunForked, Used, WaitEnded};
+use crate::event::{
+    Body, Budget, Change, Effect, Event, Made, Parent, Relation, RunForked, Used, WaitEnded,
+};
 use crate::fold::Illegal;
-use crate::id::{RunId, StepId};
+use crate::id::{CallId, RunId, StepId};
 use crate::meaning::ResultSet;
 use crate::row::{Row, Usage};
 use crate::state::{CallState, Doing, Map, OpenStep, RunState, Set, StepState};
@@ -26,12 +28,34 @@ pub struct Fork {
     pub budget: Budget,
     /// Steps that start again although they have finished.
     pub forgotten: Vec<StepId>,
+    /// Tool calls that get another outcome than they had.
+    pub forgotten_calls: Vec<CallId>,
+    /// What is not as it was in the parent.
+    pub changes: Vec<Change>,
+    /// Where it is made.
+    pub made: Option<Made>,
+}
+
+impl Fork {
+    /// A copy with nothing changed and without limits.
+    pub fn of(parent: RunId, relation: Relation) -> Self {
+        Self {
+            parent,
+            relation,
+            input: None,
+            budget: Budget::default(),
+            forgotten: Vec::new(),
+            forgotten_calls: Vec::new(),
+            changes: Vec::new(),
+            made: None,
+        }
+    }
 }
 
 /// What a copy at the head of `state` begins with; `results` are those of the same events.
 ///
-/// Beside the steps that were asked for it forgets those that are open and whose child has ended
-/// already: they start again, with another child.
+/// Beside the steps that were asked for it forgets those whose child has ended and that have no result
+/// of their own yet: they start again, with another child.
 pub fn decide_fork(state: &RunState, results: &Tally, fork: Fork) -> Result<RunForked, Rejected> {
     let row = &state.row;
     if row.facts.ended.is_some() {
@@ -45,16 +69,19 @@ pub fn decide_fork(state: &RunState, results: &Tally, fork: Fork) -> Result<RunF
         results
             .by_step
             .keys()
-            .filter(|step| state.open_step(step).is_some())
+            .filter(|step| !matches!(state.steps.get(*step), Some(StepState::Finished { .. })))
             .cloned(),
     );
     forgotten.sort();
     forgotten.dedup();
     Ok(RunForked {
         budget: fork.budget,
+        changes: fork.changes,
         digest: row.head.digest,
         forgotten,
+        forgotten_calls: fork.forgotten_calls,
         input: fork.input.unwrap_or_else(|| row.facts.input.clone()),
+        made: fork.made,
         may_have_happened: open_writes(state),
         parent: Parent {
             relation: fork.relation,
@@ -110,6 +137,11 @@ impl Row {
         self.pulse.reserved.clear();
         let usage = self.pulse.usage.clone();
         let facts = self.facts_mut();
+        if let Some(made) = &forked.made {
+            facts.git = made.git.clone();
+            facts.provenance.host = made.host.clone();
+            facts.provenance.logreel = made.logreel.clone();
+        }
         facts.budget = forked.budget.clone();
         facts.created_at = at;
         facts.in_doubt.clear();
@@ -170,7 +202,8 @@ impl RunState {
             CallState::Returned { .. } | CallState::Failed { .. } => true,
             CallState::Open { .. } | CallState::InDoubt { .. } | CallState::Again { .. } => false,
         };
-        self.tools.retain(|_, is| has_ended(is));
+        let is_kept = |call: &CallId| !forked.forgotten_calls.contains(call);
+        self.tools.retain(|call, is| is_kept(call) && has_ended(is));
         self.models.retain(|_, is| has_ended(is));
         self.writes.retain(|step| self.steps.contains_key(step));
         self.children.clear();
@@ -184,37 +217,61 @@ impl RunState {
 pub struct Tally {
     sum: ResultSet,
     by_step: Map<StepId, ResultSet>,
+    watched: Option<Set<StepId>>,
+    missed: bool,
 }
 
 impl Tally {
+    /// One that knows the shares of these steps and of those with children only, which is little to
+    /// keep. A fork that forgets others in the log makes it miss them: see [`Tally::missed`].
+    pub fn watching(steps: impl IntoIterator<Item = StepId>) -> Self {
+        Self {
+            watched: Some(steps.into_iter().collect()),
+            ..Self::default()
+        }
+    }
+
+    /// Whether the sum is wrong, because the log forgets a step that was not watched.
+    pub fn missed(&self) -> bool {
+        self.missed
+    }
+
     /// Counts the next event.
     pub fn add(&mut self, event: &Event) {
         if event.late {
             return;
         }
+        let is_watched = |watched: &Option<Set<StepId>>, step: &StepId| {
+            watched
+                .as_ref()
+                .is_none_or(|watched| watched.contains(step))
+        };
         if let Body::RunForked(forked) = &event.body {
             for step in &forked.forgotten {
+                self.missed |= !is_watched(&self.watched, step);
                 if let Some(result) = self.by_step.remove(step) {
                     self.sum = self.sum.minus(result);
                 }
             }
         }
         let result = ResultSet::of(&event.body);
-        let step = match &event.body {
-            Body::StepFinished(finished) => &finished.step,
-            Body::StepResolved(resolved) => &resolved.step,
-            Body::ChildFinished(child) => &child.step,
+        let (step, is_child) = match &event.body {
+            Body::StepFinished(finished) => (&finished.step, false),
+            Body::StepResolved(resolved) => (&resolved.step, false),
             Body::WaitEnded(WaitEnded {
                 step: Some(step), ..
-            }) => step,
+            }) => (step, false),
+            Body::ChildFinished(child) => (&child.step, true),
             _ => return,
         };
         if result == ResultSet::default() {
             return;
         }
         self.sum = self.sum.plus(result);
-        let of_step = self.by_step.entry(step.clone()).or_default();
-        *of_step = of_step.plus(result);
+        if is_child || is_watched(&self.watched, step) || self.by_step.contains_key(step) {
+            let of_step = self.by_step.entry(step.clone()).or_default();
+            *of_step = of_step.plus(result);
+        }
     }
 
     /// The sum so far.

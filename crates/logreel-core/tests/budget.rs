@@ -318,11 +318,8 @@ fn a_fork_begins_with_nothing_used() {
         .record(asked("b"))
         .record(starting(1, Budget::default()));
     let fork = Fork {
-        parent: log.run,
-        relation: Relation::Retry,
-        input: None,
         budget: tokens(200),
-        forgotten: Vec::new(),
+        ..Fork::of(log.run, Relation::Retry)
     };
     log.fork(log.head().seq, fork, true).unwrap();
     assert_eq!(log.row.used(), Used::default());

@@ -286,6 +286,7 @@ fn every_kind() -> Log {
     log.record(SpecChanged {
         spec,
         spec_digest: Digest::of(b"spec 2"),
+        spec_file: None,
     });
     let parent = Parent {
         relation: Relation::Fork,
@@ -297,9 +298,12 @@ fn every_kind() -> Log {
             wall_ms: Some(60_000),
             ..Budget::default()
         },
+        changes: Vec::new(),
         digest: log.head().digest,
         forgotten: vec![step_id("fetch")],
+        forgotten_calls: Vec::new(),
         input: payload(json!("again")),
+        made: None,
         may_have_happened: vec!["t3".into()],
         parent,
     }))

@@ -891,9 +891,12 @@ fn a_fork_keeps_what_finished_and_drops_what_was_open() {
     };
     let forked = RunForked {
         budget: Budget::default(),
+        changes: vec![Change::Input],
         digest: log.head().digest,
         forgotten: vec![step_id("again")],
+        forgotten_calls: Vec::new(),
         input: payload(json!("other")),
+        made: None,
         may_have_happened: vec!["c".into(), "open".into()],
         parent: parent.clone(),
     };
@@ -932,11 +935,9 @@ fn a_fork_keeps_what_finished_and_drops_what_was_open() {
 /// A fork of this log right here, that forgets these steps.
 fn fork_here(log: &mut Log, forgotten: &[&str]) -> RunForked {
     let fork = Fork {
-        parent: log.run,
-        relation: Relation::Fork,
-        input: None,
         budget: started().budget,
         forgotten: forgotten.iter().map(|step| step_id(step)).collect(),
+        ..Fork::of(log.run, Relation::Fork)
     };
     log.fork(log.head().seq, fork, false).unwrap();
     match &log.last().body {
@@ -1070,13 +1071,7 @@ fn a_fork_takes_away_the_results_of_what_starts_again() {
 fn a_run_that_has_ended_is_forked_before_its_end_only() {
     let mut log = Log::new();
     log.record(short("a", json!(1))).fail("error");
-    let fork = |log: &Log| Fork {
-        parent: log.run,
-        relation: Relation::Retry,
-        input: None,
-        budget: Budget::default(),
-        forgotten: Vec::new(),
-    };
+    let fork = |log: &Log| Fork::of(log.run, Relation::Retry);
     let (whole, request) = (log.clone(), fork(&log));
     assert_eq!(
         log.fork(Seq(3), request.clone(), true),

@@ -81,6 +81,7 @@ macro_rules! contract_tests {
             a_fork_is_made_before_the_end_of_a_known_run_only
             a_run_that_is_forked_from_cannot_be_deleted
             a_fork_with_the_same_id_attaches_or_conflicts
+            what_is_changed_in_a_fork_follows_it_in_the_same_transaction
             a_queued_fork_is_found_and_claimed_like_any_run
             a_queued_run_is_claimed_by_one
             what_a_dead_owner_held_is_orphaned_at_once

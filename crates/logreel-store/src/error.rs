@@ -210,7 +210,7 @@ pub enum CreateError {
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ForkError {
     /// The parent had ended there. Fork it at an event before its end.
-    #[error("{run} ended with event {end}; it can be forked before that, not at event {at}")]
+    #[error("{run} ended with event {end}; it can be forked at event {} at the latest, not at {at}", end.0 - 1)]
     PastEnd {
         /// The parent.
         run: RunId,
@@ -240,6 +240,9 @@ pub enum ForkError {
     /// The parent's bodies were erased: nothing can be shared.
     #[error("the bodies of {0} were erased; it cannot be forked")]
     Erased(RunId),
+    /// What should follow the fork contradicts what it shares. Nothing was written.
+    #[error("what is changed does not fit the run there: {0}")]
+    Illegal(#[from] IllegalEvent),
     /// The world.
     #[error(transparent)]
     Store(#[from] Error),

@@ -4,9 +4,9 @@
 use std::ops::ControlFlow;
 
 use logreel_core::chain::Sealed;
-use logreel_core::event::{Body, Budget, Relation, RunForked, RunLimit};
+use logreel_core::event::{Body, Budget, Change, Made, Relation, RunForked, RunLimit};
 use logreel_core::{
-    Blob, Draft, Epoch, Event, Fork, Head, IllegalEvent, Payload, Record, Row, RunId, RunKey,
+    Blob, CallId, Draft, Epoch, Event, Fork, Head, IllegalEvent, Payload, Record, RunId, RunKey,
     RunState, Seq, StepId, Tally, Timestamp, decide_fork,
 };
 
@@ -30,11 +30,40 @@ pub struct NewFork {
     pub budget: Option<Budget>,
     /// Steps that start again although they have finished.
     pub forgotten: Vec<StepId>,
-    /// Blobs that the input refers to.
+    /// Tool calls that get another outcome than they had.
+    pub forgotten_calls: Vec<CallId>,
+    /// What is not as it was in the parent; `then` has what follows from it.
+    pub changes: Vec<Change>,
+    /// Where it is made.
+    pub made: Option<Made>,
+    /// What follows `run.forked` at once, in the same transaction.
+    pub then: Vec<Draft>,
+    /// Blobs that the input and these events refer to.
     pub blobs: Vec<Blob>,
     /// Who drives it from the start, with epoch 1; `None` leaves it to whoever claims it, and so does a
     /// limit without a place: then the entry has no driver.
     pub owner: Option<OwnerId>,
+}
+
+impl NewFork {
+    /// A fork with nothing changed, which nobody drives yet.
+    pub fn of(run: RunId, parent: RunId, at: ForkAt, relation: Relation) -> Self {
+        Self {
+            run,
+            parent,
+            at,
+            relation,
+            input: None,
+            budget: None,
+            forgotten: Vec::new(),
+            forgotten_calls: Vec::new(),
+            changes: Vec::new(),
+            made: None,
+            then: Vec::new(),
+            blobs: Vec::new(),
+            owner: None,
+        }
+    }
 }
 
 /// The last event that a fork shares with its parent.
@@ -65,9 +94,22 @@ impl Prefix {
             parent: new.parent,
             at: new.at,
             state: None,
-            tally: Tally::default(),
+            tally: Tally::watching(new.forgotten.iter().cloned()),
             budget: Budget::default(),
         }
+    }
+
+    /// One that also fits a log in which other steps were forgotten before.
+    pub fn of_all_steps(new: &NewFork) -> Self {
+        Self {
+            tally: Tally::default(),
+            ..Self::new(new)
+        }
+    }
+
+    /// Whether the log forgets steps before, so that [`Prefix::of_all_steps`] is needed.
+    pub fn missed(&self) -> bool {
+        self.tally.missed()
     }
 
     /// Takes the parent's next event; breaks when the fork shares no more.
@@ -123,13 +165,18 @@ impl Prefix {
             input: new.input.clone(),
             budget: new.budget.clone().unwrap_or(self.budget),
             forgotten: new.forgotten.clone(),
+            forgotten_calls: new.forgotten_calls.clone(),
+            changes: new.changes.clone(),
+            made: new.made.clone(),
         };
         let forked = decide_fork(&state, &self.tally, fork)
             .map_err(|why| Error::Bug(format!("a fork was refused: {why}")))?;
         let input = forked.input.clone();
-        let prepared = prepare(vec![Draft::new(forked)], &new.blobs, payload_bytes_max)?;
+        let then = new.then.iter().cloned();
+        let drafts = std::iter::once(Draft::new(forked)).chain(then).collect();
+        let prepared = prepare(drafts, &new.blobs, payload_bytes_max)?;
         Ok(Decided {
-            row: state.row,
+            state,
             tally: self.tally,
             prepared,
             input,
@@ -140,8 +187,8 @@ impl Prefix {
 /// A fork before it has its place in a store.
 #[derive(Debug)]
 pub(crate) struct Decided {
-    /// The parent's row where they part, under the fork's id.
-    row: Row,
+    /// The parent's state where they part, under the fork's id.
+    state: RunState,
     tally: Tally,
     prepared: Vec<Prepared>,
     /// What it runs on.
@@ -151,31 +198,35 @@ pub(crate) struct Decided {
 impl Decided {
     /// How many runs like it may be driven at once.
     pub fn limit(&self) -> Option<&RunLimit> {
-        self.row.facts.limit.as_ref()
+        self.state.row.facts.limit.as_ref()
     }
 
     /// The last event that is shared.
     pub fn parting(&self) -> Head {
-        self.row.head
+        self.state.row.head
     }
 
-    /// The fork's tip after its own first event, and that event.
+    /// The fork's tip after its own first events, and those.
     pub fn seal(
         self,
         key: RunKey,
         epoch: Epoch,
         now: Timestamp,
-    ) -> Result<(Tip, Vec<Sealed>), Error> {
+    ) -> Result<(Tip, Vec<Sealed>), ForkError> {
         let Self {
-            row,
+            mut state,
             mut tally,
             prepared,
             ..
         } = self;
-        let results = tally.sum();
+        let (row, results) = (state.row.clone(), tally.sum());
         let mut tip = Tip { row, results, key };
         let sealed = tip.extend(prepared, epoch, now)?;
-        sealed.iter().for_each(|sealed| tally.add(&sealed.event));
+        for sealed in &sealed {
+            // The row alone would take a second result of a step.
+            state.apply(&sealed.event)?;
+            tally.add(&sealed.event);
+        }
         tip.results = tally.sum();
         Ok((tip, sealed))
     }
@@ -204,6 +255,7 @@ pub(crate) fn difference(new: &NewFork, forked: &RunForked) -> Option<&'static s
         }
         // It may forget more than was asked for.
         () if !forgotten.iter().all(asked_for) => Some("list of forgotten steps"),
+        () if new.changes != forked.changes => Some("list of changes"),
         () => None,
     }
 }

@@ -462,17 +462,7 @@ async fn a_run_of_a_newer_build_can_be_read_and_cancelled_and_nothing_else() {
 }
 
 fn fork(parent: RunId) -> NewFork {
-    NewFork {
-        run: SystemEnv.run_id(),
-        parent,
-        at: ForkAt::Last,
-        relation: Relation::Fork,
-        input: None,
-        budget: None,
-        forgotten: Vec::new(),
-        blobs: Vec::new(),
-        owner: None,
-    }
+    NewFork::of(SystemEnv.run_id(), parent, ForkAt::Last, Relation::Fork)
 }
 
 /// The log of a fork is in two places; all that reads a whole log must find both.

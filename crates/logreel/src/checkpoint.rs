@@ -193,7 +193,7 @@ impl Engine {
         if digest != checkpoint.spec_digest {
             return Err(Error::DamagedCheckpoint(checkpoint.run));
         }
-        let new = begin(checkpoint, self.0.durability)?;
+        let new = begin(checkpoint, self.0.durability, self.0.provenance())?;
         match self.0.create(new).await? {
             Created::New(_) => Ok(self.run(checkpoint.run)),
             Created::Attached(_) => Err(Error::AlreadyHere(checkpoint.run)),
@@ -416,6 +416,7 @@ fn open_writes(state: &RunState) -> Vec<OpenWrite> {
 fn begin(
     checkpoint: &Checkpoint,
     durability: logreel_core::event::Durability,
+    provenance: Provenance,
 ) -> Result<NewRun, Error> {
     let mut blobs = Vec::new();
     let started = RunStarted {
@@ -431,10 +432,7 @@ fn begin(
         labels: checkpoint.labels.clone(),
         limit: checkpoint.limit.clone(),
         parent: None,
-        provenance: Provenance {
-            logreel: Some(env!("CARGO_PKG_VERSION").to_owned()),
-            ..Provenance::default()
-        },
+        provenance,
         session: None,
         spec: stored(&checkpoint.spec, &mut blobs),
         spec_digest: checkpoint.spec_digest,

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use logreel_core::decide::plain_wait;
 use logreel_core::event::{
-    ChildFinished, ChildStarted, Effect, OnDeadline, Parent, Provenance, Relation, RunKind,
-    RunStarted, StepFailed, StepFinished, TerminalStatus, Used, WaitEnded, WaitKind, WaitOutcome,
-    WaitStarted,
+    ChildFinished, ChildStarted, Effect, OnDeadline, Parent, Relation, RunKind, RunStarted,
+    StepFailed, StepFinished, TerminalStatus, Used, WaitEnded, WaitKind, WaitOutcome, WaitStarted,
 };
 use logreel_core::row::{End, Ended, OpenWait};
 use logreel_core::{
@@ -157,10 +156,7 @@ async fn create(ctx: &Ctx, id: RunId, seq: Seq, child: &Child<'_>) -> Result<(),
             run: journal.run,
             seq,
         }),
-        provenance: Provenance {
-            logreel: Some(env!("CARGO_PKG_VERSION").to_owned()),
-            ..Provenance::default()
-        },
+        provenance: engine.provenance(),
         session: None,
         spec,
         spec_digest: child.program.spec_digest,

@@ -147,7 +147,11 @@ async fn drive_to_stop(
     *loaded = Some(Arc::clone(&journal));
     if accept_spec_change {
         let ((spec, blob), spec_digest) = (Payload::of(def.spec.clone()), def.spec_digest);
-        let changed = Body::from(SpecChanged { spec, spec_digest });
+        let changed = Body::from(SpecChanged {
+            spec,
+            spec_digest,
+            spec_file: None,
+        });
         // Before the function is called: what it asks for is judged by the new spec.
         let recorded = journal.record(vec![changed.into()], blob.into_iter().collect());
         if let Err(error) = recorded.await {

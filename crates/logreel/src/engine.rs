@@ -4,10 +4,10 @@ use std::any::TypeId;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use logreel_core::event::Durability;
+use logreel_core::event::{Durability, Provenance};
 use logreel_core::{Epoch, Event, Json, RunId, Seq};
 use logreel_store::sqlite::{Options, this_host};
 use logreel_store::{
@@ -49,6 +49,8 @@ pub(crate) struct Inner {
     pub(crate) provided: Arc<Provided>,
     pub(crate) hooks: Hooks,
     pub(crate) registry: Registry,
+    /// This host's name, once it was asked for.
+    host: OnceLock<String>,
     /// Folder that runs are driven in, whatever was recorded.
     pub(crate) dir: Option<PathBuf>,
     pub(crate) live: Live,
@@ -306,6 +308,7 @@ impl Builder {
             provided: Arc::new(self.provided),
             hooks,
             registry: Registry::new(self.any_workflow, self.agents),
+            host: OnceLock::new(),
             dir: self.dir,
             live: Live::default(),
             lease: self.lease,
@@ -347,6 +350,15 @@ impl Inner {
 
     pub(crate) async fn until_closing(&self) {
         closed(self.closing.subscribe()).await;
+    }
+
+    /// Who makes runs here; the models and tools that they use are told by their logs.
+    pub(crate) fn provenance(&self) -> Provenance {
+        Provenance {
+            host: Some(self.host.get_or_init(|| this_host().1).clone()),
+            logreel: Some(env!("CARGO_PKG_VERSION").to_owned()),
+            ..Provenance::default()
+        }
     }
 
     /// This process as an owner of leases.

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use logreel_core::event::Cause;
-use logreel_core::{Rejected, RunId, Session, Status, StepId};
+use logreel_core::event::{Cause, RunKind};
+use logreel_core::{Rejected, RunId, Seq, Session, Status, StepId};
 use logreel_store::{AppendError, CreateError, ForkError};
 
 /// What to do about an error; the same closed list on the command line and over HTTP.
@@ -133,6 +133,78 @@ pub enum Error {
         step: String,
         /// Several steps are shown like that.
         several: bool,
+    },
+    /// The run has no such event.
+    #[error("{run} has no event {at}; it has 1 to {head}")]
+    NoSuchEvent {
+        /// Which run.
+        run: RunId,
+        /// What was asked for.
+        at: Seq,
+        /// Its last event.
+        head: Seq,
+    },
+    /// Nothing in the log has the name that a fork should have another result of.
+    #[error("{run} has no step or tool call `{call}` that a result could be given for")]
+    NoSuchCall {
+        /// Which run.
+        run: RunId,
+        /// What was asked for.
+        call: String,
+    },
+    /// No result can be given for it.
+    #[error("no result of `{call}` can be given to a fork of {run}: {why}")]
+    NotGiven {
+        /// Which run.
+        run: RunId,
+        /// What was asked for.
+        call: String,
+        /// Why not, and what to do instead.
+        why: String,
+    },
+    /// The result that a fork should replace was used before the point where they part.
+    #[error("the result of `{call}` {how} with event {seq} of {run}; fork it at event {} at the latest to give another", seq.0 - 1)]
+    ResultUsed {
+        /// Which run.
+        run: RunId,
+        /// The step or call.
+        call: String,
+        /// What was made of it.
+        how: String,
+        /// Where.
+        seq: Seq,
+    },
+    /// The model had not asked for the call yet.
+    #[error(
+        "call `{call}` of {run} is asked for with event {seq}; fork it there or later to give its result"
+    )]
+    NotAskedYet {
+        /// Which run.
+        run: RunId,
+        /// The call.
+        call: String,
+        /// Where it is.
+        seq: Seq,
+    },
+    /// A run goes on under a spec of its own kind only.
+    #[error("{run} is of kind {kind}, and cannot go on as {other}")]
+    OtherKind {
+        /// Which run.
+        run: RunId,
+        /// Its kind.
+        kind: RunKind,
+        /// The kind of the spec.
+        other: RunKind,
+    },
+    /// A file that should hold a log as JSON Lines does not.
+    #[error("{path}{}: {why}", if *line == 0 { String::new() } else { format!(", line {line}") })]
+    LogFile {
+        /// Which file.
+        path: String,
+        /// Which line; 0 when it is none of them.
+        line: u64,
+        /// What is wrong.
+        why: String,
     },
     /// The fork was not made.
     #[error(transparent)]
@@ -290,10 +362,15 @@ impl Error {
                 ForkError::PastEnd { .. } => ErrorKind::Terminal,
                 ForkError::NoSuchEvent { .. } => ErrorKind::NotFound,
                 ForkError::Conflict { .. } => ErrorKind::Conflict,
-                ForkError::Erased(_) => ErrorKind::NotApplicable,
+                ForkError::Erased(_) | ForkError::Illegal(_) => ErrorKind::NotApplicable,
                 // `From` leaves none.
                 ForkError::Store(_) => ErrorKind::Bug,
             },
+            Self::NoSuchEvent { .. } | Self::NoSuchCall { .. } => ErrorKind::NotFound,
+            Self::NotGiven { .. } | Self::OtherKind { .. } | Self::LogFile { .. } => {
+                ErrorKind::Invalid
+            }
+            Self::ResultUsed { .. } | Self::NotAskedYet { .. } => ErrorKind::NotApplicable,
             Self::Driven { .. } => ErrorKind::Driven,
             Self::Waiting { .. } => ErrorKind::NotApplicable,
             Self::SpecChanged { .. } => ErrorKind::SpecChanged,

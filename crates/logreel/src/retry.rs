@@ -10,18 +10,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use logreel_core::event::Relation;
+use logreel_core::event::{Git, Relation};
 use logreel_core::{Blob, Event, Json, Payload, RunId, RunState, Status, StepId};
-use logreel_store::{ClaimOutcome, Created, ForkAt, ForkError, NewFork};
+use logreel_store::{ForkAt, NewFork};
 use serde::Serialize;
 use serde_json::Value;
-use tokio::sync::oneshot;
 
 use crate::Error;
-use crate::driver::Begin;
 use crate::engine::{Engine, Inner};
+use crate::fork::change_spec;
 use crate::handle::RunHandle;
-use crate::start::{CREATE_PAUSE, CREATE_TRIES};
 use crate::value;
 use crate::workflow::Workflow;
 
@@ -39,6 +37,7 @@ pub struct RetryRun {
     queue: bool,
     accept_spec_change: bool,
     under: Option<Value>,
+    git: Option<Git>,
 }
 
 impl Engine {
@@ -54,6 +53,7 @@ impl Engine {
             queue: false,
             accept_spec_change: false,
             under: None,
+            git: None,
         }
     }
 }
@@ -91,11 +91,16 @@ impl RetryRun {
         self
     }
 
-    /// Goes on under another spec of the agent than the run was started with; recorded. Not with
-    /// [`RetryRun::queue`]: the change is recorded by whoever begins to drive.
+    /// Goes on under another spec of the agent than the run was started with; recorded.
     pub fn under_agent(mut self, spec: Value) -> Self {
         self.under = Some(spec);
         self.accept_spec_change = true;
+        self
+    }
+
+    /// The checkout it goes on in.
+    pub fn git(mut self, git: Git) -> Self {
+        self.git = Some(git);
         self
     }
 
@@ -145,52 +150,18 @@ impl RetryRun {
             None => (None, Vec::new()),
             Some(input) => input.map(|(input, blobs)| (Some(input), blobs))?,
         };
-        // A changed spec is accepted by the claim that begins to drive.
-        let owner = match self.queue || changed {
-            true => None,
-            false => Some(engine.owner().await?.id()),
-        };
         engine.until_let_go(&self.parent).await?;
-        let new = NewFork {
-            run: self.run.unwrap_or_else(|| engine.env.run_id()),
-            parent: self.parent,
-            at: ForkAt::Last,
-            relation: Relation::Retry,
+        let run = self.run.unwrap_or_else(|| engine.env.run_id());
+        let mut new = NewFork {
             input,
-            budget: None,
             forgotten,
             blobs,
-            owner,
+            ..NewFork::of(run, self.parent, ForkAt::Last, Relation::Retry)
         };
-        let created = engine.make_fork(new).await?;
-        let run = created.entry().row.run;
-        match def {
-            Some(def) if changed && !self.queue => {
-                let (answer, answered) = oneshot::channel();
-                let begin = Begin::Claim {
-                    accept_spec_change: true,
-                    answer,
-                };
-                engine.spawn_driver(run, def, begin, true);
-                // No answer: this process has a driver for the run already.
-                if let Ok(outcome) = answered.await
-                    && let ClaimOutcome::Driven(entry) = outcome?
-                {
-                    let by = entry.driver.map(|driver| driver.owner.to_string());
-                    let by = by.unwrap_or_default();
-                    return Err(Error::Driven { run, by });
-                }
-                Ok(RunHandle::new(engine, run))
-            }
-            Some(def) => Ok(engine.adopt(created, owner, &def).await),
-            None => {
-                if let Created::New(entry) = &created {
-                    let own = entry.row.head.seq;
-                    engine.tell_up_to(entry, own, |_| true).await;
-                }
-                Ok(RunHandle::new(engine, run))
-            }
+        if let Some(def) = def.as_ref().filter(|_| changed && self.accept_spec_change) {
+            change_spec(&mut new, def, None);
         }
+        engine.make_and_drive(new, def, self.git, self.queue).await
     }
 }
 
@@ -204,23 +175,6 @@ impl IntoFuture for RetryRun {
 }
 
 impl Inner {
-    /// Makes a fork; a commit whose outcome is not known is settled by asking for the same again.
-    pub(crate) async fn make_fork(&self, new: NewFork) -> Result<Created, Error> {
-        let mut tries = 1;
-        loop {
-            match self.store.fork(new.clone()).await {
-                Err(ForkError::Store(logreel_store::Error::Ambiguous { what }))
-                    if tries < CREATE_TRIES =>
-                {
-                    tracing::warn!(run = %new.run, what, "making the fork again");
-                    tries += 1;
-                    self.env.sleep(CREATE_PAUSE).await;
-                }
-                other => return Ok(other?),
-            }
-        }
-    }
-
     /// Waits a moment for the driver of an ended run: what it still does must not be done by two.
     async fn until_let_go(&self, run: &RunId) -> Result<(), Error> {
         let mut doorbell = self.store.watch(run);

@@ -7,9 +7,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use logreel_core::event::{Git, Provenance, RunStarted};
-use logreel_core::{Digest, Json, Payload, RunId, Session, Status};
-use logreel_store::{CreateError, Created, Filter, NewRun, OwnerId};
+use logreel_core::event::{Git, Relation, RunStarted};
+use logreel_core::{Digest, Json, Payload, RunId, Seq, Session, Status};
+use logreel_store::{CreateError, Created, Entry, Filter, NewRun, OwnerId};
 use serde::de::DeserializeOwned;
 
 use crate::Error;
@@ -159,12 +159,7 @@ impl<O: DeserializeOwned> Start<O> {
             labels: self.labels,
             limit: self.def.limit.clone(),
             parent: None,
-            provenance: Provenance {
-                host: None,
-                logreel: Some(env!("CARGO_PKG_VERSION").to_owned()),
-                models: Vec::new(),
-                tools: Vec::new(),
-            },
+            provenance: engine.provenance(),
             session: session.clone(),
             spec,
             spec_digest: self.def.spec_digest,
@@ -259,8 +254,7 @@ impl Inner {
             }
             // Nobody drives it, so whoever appended it tells of it.
             Created::New(entry) => {
-                let own = entry.row.head.seq;
-                self.tell_up_to(&entry, own, |_| true).await;
+                self.tell_up_to(&entry, first_own(&entry), |_| true).await;
                 // Its limit had no place: it waits in line, and this process with it.
                 if owner.is_some() {
                     self.spawn_driver(run, def, Begin::Keep, true);
@@ -292,5 +286,13 @@ impl Inner {
             }
         }
         self.until_session_free(&active).await
+    }
+}
+
+/// The first event that was written for this run: a fork shares the ones before.
+pub(crate) fn first_own(entry: &Entry) -> Seq {
+    match &entry.row.facts.parent {
+        Some(parent) if parent.relation != Relation::Child => parent.seq.next(),
+        Some(_) | None => Seq::FIRST,
     }
 }

@@ -1,4 +1,4 @@
-//! A run of 1,000,000 events is written, read, folded, tailed and listed in less than 200 MiB.
+//! A run of 1,000,000 events is written, read, folded, tailed, listed, forked and compared in less than 200 MiB.
 #![allow(
     clippy::unwrap_used,
     missing_docs,
@@ -197,6 +197,34 @@ async fn list(folder: &Path, run: RunId) {
     assert_eq!((listed[0].row.run, listed[0].row.head.seq.0), (run, EVENTS));
 }
 
+/// Near its end, so that nearly all of it is folded.
+async fn fork(folder: &Path, run: RunId) {
+    let engine = Engine::builder()
+        .store(Arc::new(open(folder)))
+        .build()
+        .await
+        .unwrap();
+    let mut fork = engine.fork(&run, ForkPoint::At(Seq(EVENTS - 10))).queue();
+    assert!(fork.look().await.unwrap().is_harmless());
+    let entry = fork.await.unwrap().entry().await.unwrap();
+    assert_eq!(entry.row.head.seq.0, EVENTS - 9);
+    engine.close().await.unwrap();
+    say(&entry.row.run.to_string());
+}
+
+/// With its fork, which has not ended.
+async fn diff(folder: &Path, run: RunId, fork: RunId) {
+    let engine = Engine::builder()
+        .store(Arc::new(open(folder)))
+        .build()
+        .await
+        .unwrap();
+    let diff = engine.diff(&run, &fork).await.unwrap();
+    assert_eq!((diff.steps.removed, diff.steps.changed), (9, 0));
+    assert_eq!(diff.outcome.len(), 1, "{:?}", diff.outcome);
+    engine.close().await.unwrap();
+}
+
 /// The most memory this process ever had, in MiB.
 fn peak_mib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -213,19 +241,22 @@ fn peak_mib() -> u64 {
 }
 
 #[test]
-fn a_run_of_a_million_events_is_written_read_folded_tailed_and_listed_under_200_mib() {
-    const NAME: &str =
-        "a_run_of_a_million_events_is_written_read_folded_tailed_and_listed_under_200_mib";
+fn a_run_of_a_million_events_is_written_read_folded_tailed_listed_forked_and_compared_under_200_mib()
+ {
+    const NAME: &str = "a_run_of_a_million_events_is_written_read_folded_tailed_listed_forked_and_compared_under_200_mib";
     if let Some((role, folder)) = role() {
         let runtime = runtime();
-        let (what, run) = role.split_once(' ').unwrap_or((&role, ""));
-        let run = || run.parse::<RunId>().unwrap();
+        let (what, runs) = role.split_once(' ').unwrap_or((&role, ""));
+        let named = |n: usize| runs.split(' ').nth(n).unwrap().parse::<RunId>().unwrap();
+        let run = || named(0);
         let began = SystemEnv.monotonic();
         match what {
             "write" => runtime.block_on(write(&folder)),
             "read" => runtime.block_on(read_and_verify(&open(&folder), run())),
             "fold" => runtime.block_on(fold(&open(&folder), run())),
             "tail" => runtime.block_on(tail(&folder, run())),
+            "fork" => runtime.block_on(fork(&folder, run())),
+            "diff" => runtime.block_on(diff(&folder, run(), named(1))),
             "list" => runtime.block_on(list(&folder, run())),
             other => panic!("{other}"),
         }
@@ -236,8 +267,8 @@ fn a_run_of_a_million_events_is_written_read_folded_tailed_and_listed_under_200_
     let start = |role: &str| Child::spawn(&mut again(&[], NAME, role, folder.path()));
     let run = check("write", start("write")).pop().unwrap();
     // Each in a process of its own, so that each peak is its own.
-    let readers =
-        ["read", "fold", "tail", "list"].map(|what| (what, start(&format!("{what} {run}"))));
+    let readers = ["read", "fold", "tail", "list", "fork"]
+        .map(|what| (what, start(&format!("{what} {run}"))));
     for (what, child) in readers {
         check(what, child);
     }

@@ -173,6 +173,33 @@ pub struct Provenance {
     pub tools: Vec<String>,
 }
 
+/// Where a fork was made, which need not be where its parent was.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Made {
+    /// The checkout.
+    pub git: Option<Git>,
+    /// The host's name.
+    pub host: Option<String>,
+    /// Our version.
+    pub logreel: Option<String>,
+}
+
+/// What is changed in a fork.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    /// The input.
+    Input,
+    /// A message was said to the agent: the `message.queued` that follows.
+    Message,
+    /// The agent's model, by its name: in the `spec.changed` that follows.
+    Model(String),
+    /// The outcome of a step or a tool call, which follows.
+    Result(String),
+    /// The spec: the `spec.changed` that follows.
+    Spec,
+}
+
 /// Why something failed, as people and programs read it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cause {

@@ -98,13 +98,7 @@ impl Log {
 
     /// A copy right here.
     pub fn retry(&mut self) -> &mut Self {
-        let fork = Fork {
-            parent: self.run,
-            relation: Relation::Retry,
-            input: None,
-            budget: Budget::default(),
-            forgotten: Vec::new(),
-        };
+        let fork = Fork::of(self.run, Relation::Retry);
         self.fork(self.head().seq, fork, true).unwrap();
         self
     }

@@ -104,15 +104,41 @@ fn single(log: &mut Log, wish: Wish) {
                 |id: &StepId| matches!(state.steps.get(id), Some(StepState::Finished { .. }));
             let forgotten = (0..4).map(step);
             let forgotten = forgotten.filter(|id| b % 2 == 0 && finished(id)).take(1);
+            let forgotten: Vec<StepId> = forgotten.collect();
+            let given = forgotten.first().cloned().filter(|_| a % 2 == 0);
+            let mut calls: Vec<CallId> = state.tools.keys().cloned().collect();
+            calls.sort();
+            calls.truncate(usize::from(b % 4 == 0));
+            let named = given.iter().map(|step| Change::Result(step.to_string()));
             let fork = Fork {
-                parent: log.run,
-                relation: [Relation::Fork, Relation::Retry][usize::from(b % 2)],
                 input: (b % 3 == 0).then(|| payload(json!(a))),
                 budget: budget(a),
-                forgotten: forgotten.collect(),
+                forgotten,
+                forgotten_calls: calls.clone(),
+                changes: named.collect(),
+                made: (b % 7 == 0).then(Made::default),
+                ..Fork::of(
+                    log.run,
+                    [Relation::Fork, Relation::Retry][usize::from(b % 2)],
+                )
             };
             match log.fork(Seq(at), fork, b % 5 > 0) {
-                Ok(()) => {}
+                Ok(()) => {
+                    // Other outcomes than the parent's follow at once.
+                    let mut then: Vec<Draft> = Vec::new();
+                    if let Some(step) = given {
+                        let given = short("given", json!(a));
+                        then.push(Draft::new(StepFinished { step, ..given }));
+                    }
+                    for call in calls {
+                        then.push(Draft::new(called(call.as_str(), Effect::Read)));
+                        then.push(Draft::new(returned(call.as_str())));
+                    }
+                    for draft in then {
+                        log.push(draft)
+                            .expect("what is forgotten may have another outcome");
+                    }
+                }
                 Err(why) => assert_eq!(why, Rejected::Ended(state.row.status())),
             }
         }
@@ -532,6 +558,7 @@ fn remark(log: &Log, a: u8, b: u8) -> Body {
         13 => SpecChanged {
             spec: output,
             spec_digest: node,
+            spec_file: None,
         }
         .into(),
         14 => Verification::of(vec![checked(Verdict::Skipped, b.is_multiple_of(2))]).into(),

@@ -851,16 +851,10 @@ async fn talk(pen: &mut super::world::Pen, subject: &str) -> Vec<Blob> {
 /// A fork goes on from its parent's nodes and leaves them as they were.
 async fn fork_and_go_on(world: &World<'_>, parent: &super::world::Pen, nodes: &[Blob]) {
     let owner = world.owner(1).await;
+    let (run, relation) = (world.env.run_id(), logreel_core::event::Relation::Fork);
     let new = crate::NewFork {
-        run: world.env.run_id(),
-        parent: parent.run,
-        at: crate::ForkAt::Last,
-        relation: logreel_core::event::Relation::Fork,
-        input: None,
-        budget: None,
-        forgotten: Vec::new(),
-        blobs: Vec::new(),
         owner: Some(owner),
+        ..crate::NewFork::of(run, parent.run, crate::ForkAt::Last, relation)
     };
     let made = world.store.fork(new).await.expect("a fork is made");
     let mut fork = world.pen(made.entry());

@@ -181,6 +181,7 @@ pub async fn attaching_compares_with_how_the_run_was_started(harness: &dyn Harne
     pen.write(vec![Draft::new(SpecChanged {
         spec: payload(json!({})),
         spec_digest,
+        spec_file: None,
     })])
     .await;
     assert_eq!(

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use logreel_core::event::{Body, Effect, Phase, Relation, RunForked, RunStarted, WaitKind};
+use logreel_core::event::{
+    Body, Change, Effect, Made, Phase, Relation, RunForked, RunStarted, SpecChanged, WaitKind,
+};
 use logreel_core::{
-    Blob, Command, Draft, Epoch, Event, Head, Outside, Payload, Record, RunId, Seq, Status,
+    Blob, Command, Digest, Draft, Epoch, Event, Head, Outside, Payload, Record, RunId, Seq, Status,
 };
 use serde_json::json;
 
@@ -20,17 +22,7 @@ use crate::{
 };
 
 fn fork_of(world: &World<'_>, parent: RunId, at: ForkAt) -> NewFork {
-    NewFork {
-        run: world.env.run_id(),
-        parent,
-        at,
-        relation: Relation::Fork,
-        input: None,
-        budget: None,
-        forgotten: Vec::new(),
-        blobs: Vec::new(),
-        owner: None,
-    }
+    NewFork::of(world.env.run_id(), parent, at, Relation::Fork)
 }
 
 async fn made(world: &World<'_>, new: NewFork) -> Entry {
@@ -417,6 +409,67 @@ pub async fn a_fork_with_the_same_id_attaches_or_conflicts(harness: &dyn Harness
         matches!(&created, Err(CreateError::Conflict { differs, .. }) if *differs == "parent"),
         "{created:?}"
     );
+    world.finish().await;
+}
+
+/// What follows from the changes of a fork is in its log with `run.forked`, or nothing is: other results,
+/// another spec. The row is the fold of all of it.
+pub async fn what_is_changed_in_a_fork_follows_it_in_the_same_transaction(harness: &dyn Harness) {
+    let mut world = World::new(harness).await;
+    let mut parent = world.driven(task("parent")).await;
+    parent
+        .write(vec![step("one", json!(1)), step("two", json!(2))])
+        .await;
+    let spec_digest = Digest::of(b"another spec");
+    let (spec, blob) = Payload::of(json!("s".repeat(70_000)).into());
+    let blobs: Vec<Blob> = blob.into_iter().collect();
+    let spec_blob = blobs[0].digest();
+    let changed = SpecChanged {
+        spec,
+        spec_digest,
+        spec_file: None,
+    };
+    let new = NewFork {
+        forgotten: vec![step_id("two")],
+        changes: vec![Change::Result("two".to_owned()), Change::Spec],
+        made: Some(Made {
+            host: Some("here".to_owned()),
+            ..Made::default()
+        }),
+        then: vec![step("two", json!("given")), Draft::new(changed)],
+        blobs,
+        ..fork_of(&world, parent.run, ForkAt::Last)
+    };
+    let runs = world.store.stats().await.expect("stats").runs;
+    let twice = NewFork {
+        then: vec![step("one", json!("a second result"))],
+        ..new.clone()
+    };
+    let refused = world.store.fork(twice).await;
+    assert!(matches!(refused, Err(ForkError::Illegal(_))), "{refused:?}");
+    let now = world.store.stats().await.expect("stats").runs;
+    assert_eq!(now, runs, "nothing was made");
+    let entry = made(&world, new.clone()).await;
+    assert_eq!(entry.row.head.seq, Seq(6));
+    assert_eq!(entry.row.facts.spec_digest, spec_digest);
+    assert_eq!(entry.row.facts.provenance.host.as_deref(), Some("here"));
+    let events = check_run(&*world.store, &entry.row.run).await;
+    let kinds: Vec<&str> = events[3..].iter().map(|event| event.body.kind()).collect();
+    assert_eq!(kinds, ["run.forked", "step.finished", "spec.changed"]);
+    assert_eq!(forked(&events[3]).changes, new.changes);
+    let kept = world.store.blob(&spec_blob).await.expect("a look");
+    assert!(kept.is_some(), "with what it refers to");
+    let again = world.store.fork(new.clone()).await;
+    assert!(matches!(again, Ok(Created::Attached(_))), "{again:?}");
+    let other = NewFork {
+        changes: vec![Change::Spec],
+        ..new
+    };
+    let refused = world.store.fork(other).await;
+    let conflict = matches!(refused, Err(ForkError::Conflict { .. }));
+    assert!(conflict, "{refused:?}");
+    world.reopen().await;
+    assert_eq!(world.entry(&entry.row.run).await, entry);
     world.finish().await;
 }
 

@@ -258,16 +258,10 @@ pub async fn a_fork_keeps_to_the_limit_of_its_parent(harness: &dyn Harness) {
         .write(vec![phase(Phase::Executing), step("a", json!(1))])
         .await;
     let fork = async || {
+        let run = world.env.run_id();
         let new = NewFork {
-            run: world.env.run_id(),
-            parent: parent.run,
-            at: ForkAt::Last,
-            relation: Relation::Fork,
-            input: None,
-            budget: None,
-            forgotten: Vec::new(),
-            blobs: Vec::new(),
             owner: Some(OwnerId(1)),
+            ..NewFork::of(run, parent.run, ForkAt::Last, Relation::Fork)
         };
         let created = world.store.fork(new).await.expect("a fork is made");
         created.entry().clone()

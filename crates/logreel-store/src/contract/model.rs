@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use logreel_core::codec::StoredBody;
 use logreel_core::event::{
-    Budget, BudgetChanged, Effect, ModelAnswered, ModelCalled, OnDeadline, Phase, PhaseEntered,
-    Relation, Resolution, RunKind, RunLimit, RunStarted, Spend, StatePatched, StepFailed,
-    StepInDoubt, ToolCalled, ToolReturned, WaitEnded, WaitKind, WaitOutcome, WaitStarted,
+    Budget, BudgetChanged, Change, Effect, ModelAnswered, ModelCalled, OnDeadline, Phase,
+    PhaseEntered, Relation, Resolution, RunKind, RunLimit, RunStarted, Spend, StatePatched,
+    StepFailed, StepInDoubt, ToolCalled, ToolReturned, WaitEnded, WaitKind, WaitOutcome,
+    WaitStarted,
 };
 use logreel_core::state::{Doing, StepState};
 use logreel_core::{
@@ -416,16 +417,19 @@ impl Story {
         } else {
             None
         };
+        // Sometimes with results of its own, which fit only when the step has none there.
+        let then =
+            (0..self.roll(2)).map(|_| step(&format!("step-{}", self.roll(6)), json!("given")));
+        let then: Vec<Draft> = then.collect();
+        let given = |_: &Draft| Change::Result("given".to_owned());
         let new = NewFork {
-            run,
-            parent,
-            at,
-            relation,
             input,
-            budget: None,
             forgotten,
+            changes: then.iter().map(given).collect(),
+            then,
             blobs: blobs.into_iter().collect(),
             owner,
+            ..NewFork::of(run, parent, at, relation)
         };
         let mut answers = Vec::new();
         for store in pair.stores() {

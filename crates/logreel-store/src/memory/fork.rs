@@ -32,15 +32,9 @@ impl MemoryStore {
         }
         let owner = new.owner.map(|owner| state.owner(owner).map(|it| it.id));
         let owner = owner.transpose()?;
-        let mut prefix = Prefix::new(new);
-        let head = state.run(&new.parent)?.tip.row.head.seq;
-        for seq in 1..=head.0 {
-            if prefix
-                .take(&state.record(&new.parent, Seq(seq))?)?
-                .is_break()
-            {
-                break;
-            }
+        let mut prefix = state.shared(Prefix::new(new), new)?;
+        if prefix.missed() {
+            prefix = state.shared(Prefix::of_all_steps(new), new)?;
         }
         let decided = prefix.decide(new, self.0.options.payload_bytes_max)?;
         let (epoch, lease) = match owner {
@@ -87,6 +81,18 @@ impl MemoryStore {
 }
 
 impl State {
+    /// Folds what the fork shares.
+    fn shared(&self, mut prefix: Prefix, new: &NewFork) -> Result<Prefix, ForkError> {
+        let head = self.run(&new.parent)?.tip.row.head.seq;
+        for seq in 1..=head.0 {
+            let taken = prefix.take(&self.record(&new.parent, Seq(seq))?)?;
+            if taken.is_break() {
+                break;
+            }
+        }
+        Ok(prefix)
+    }
+
     /// The event at `seq` of a run's log, whoever it was written for.
     pub fn record(&self, run: &RunId, seq: Seq) -> Result<Record, Error> {
         let mut writer = self.run(run)?;

@@ -205,10 +205,16 @@ fn try_decide(
         return Err(newer.into());
     }
     let segments = segments(&moment, parent.id, new.parent).map_err(Halt::lift)?;
-    let mut prefix = Prefix::new(new);
-    walk(&moment, new.parent, &segments, Seq::FIRST, |record| {
-        prefix.take(&record).map_err(Halt::Refused)
-    })?;
+    let shared = |mut prefix: Prefix| -> Result<Prefix, Halt<ForkError>> {
+        walk(&moment, new.parent, &segments, Seq::FIRST, |record| {
+            prefix.take(&record).map_err(Halt::Refused)
+        })?;
+        Ok(prefix)
+    };
+    let mut prefix = shared(Prefix::new(new))?;
+    if prefix.missed() {
+        prefix = shared(Prefix::of_all_steps(new))?;
+    }
     let decided = prefix.decide(new, payload_bytes_max);
     Ok(Some(decided.map_err(Halt::Refused)?))
 }
@@ -252,7 +258,8 @@ pub(super) fn fork(
         Some(_) if !limit::take_place(tx, decided.limit(), None).map_err(Halt::lift)? => None,
         owner => owner,
     };
-    let (tip, sealed) = decided.seal(key, first_epoch(owner), now)?;
+    let sealed = decided.seal(key, first_epoch(owner), now);
+    let (tip, sealed) = sealed.map_err(Halt::Refused)?;
     let placed = Placed {
         tip,
         sealed: &sealed,

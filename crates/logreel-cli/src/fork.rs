@@ -1,0 +1,312 @@
+//! `logreel fork`: goes another way from an earlier event of a run, in a new run that shares what came
+//! before. What would be written outside a second time is listed first.
+
+use std::path::{Path, PathBuf};
+
+use logreel::core::event::RunKind;
+use logreel::store::ForkError;
+use logreel::{Error, ErrorKind, ForkPoint, ForkRun, Json, Outlook, RunId, Write, WriteOutcome};
+use logreel_agent::AgentSpec;
+
+use crate::drive::{self, Followed};
+use crate::error::Failure;
+use crate::output::Output;
+use crate::signals::Signals;
+use crate::spec::Spec;
+use crate::store::{Acting, Missing, Place};
+use crate::{agents, ask, changed, git, input, name, said, spec, text};
+
+/// How many writes a person is shown.
+const SHOWN: usize = 20;
+
+const EXAMPLES: &str = "\
+Examples:
+  logreel fork @last --at step:publish            from right before a step began
+  logreel fork @last --at last --message 'try the other file'
+  logreel fork @last --at 41 --model openai/gpt-5 another model from event 41 on
+  logreel fork @last --at 41 --result call_3='\"not found\"'
+                                                  as if the tool had said this
+  logreel log @last                               lists the events
+
+Writes that the run did after that event are done again when the fork comes to
+them, under keys of its own; they are listed first.";
+
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Which run; it may be at work, wait, or have ended
+    run: String,
+    /// The last event to share: its number, step:ID for the one before a step or tool call, or last
+    #[arg(long, value_name = "SEQ|step:ID|last")]
+    at: ForkPoint,
+    /// Another input: text or JSON, @FILE, or - for stdin
+    #[arg(long, value_name = "INPUT", allow_hyphen_values = true)]
+    input: Option<String>,
+    /// Say this to the agent; repeat for more
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    message: Vec<String>,
+    /// Another model, PROVIDER/MODEL or scripted/FILE; only for an agent
+    #[arg(long, value_name = "MODEL")]
+    model: Option<String>,
+    /// Another spec file; what has finished keeps its results
+    #[arg(long, value_name = "FILE")]
+    spec: Option<PathBuf>,
+    /// Another result of a step or tool call; repeat for more
+    #[arg(long, value_name = "CALL=JSON", value_parser = parse_result, allow_hyphen_values = true)]
+    result: Vec<(String, Json)>,
+    /// Do not ask about writes that would be done again
+    #[arg(long, short)]
+    yes: bool,
+}
+
+/// An id may have `=` in it: what follows the right one is JSON.
+fn parse_result(said: &str) -> Result<(String, Json), String> {
+    let places = said.match_indices('=').map(|(place, _)| place);
+    let mut parsed = places.filter(|place| *place > 0).filter_map(|place| {
+        let json = Json::parse(said[place + 1..].trim()).ok()?;
+        Some((said[..place].to_owned(), json))
+    });
+    parsed.next().ok_or_else(|| {
+        "say CALL=JSON; a text is JSON in quotes, as in call_3='\"not found\"'".to_owned()
+    })
+}
+
+pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
+    let mut signals = Signals::new()?;
+    let acting = place.act(Missing::Refuse, None, out).await?;
+    let run = name::resolve(&*acting.store, &args.run).await?;
+    let made = make(&args, &acting, run, &mut signals, out).await;
+    let fork = match made {
+        Ok(fork) => fork,
+        Err(error) => {
+            acting.engine.close().await?;
+            return Err(error);
+        }
+    };
+    drive::to_the_end(acting, fork, signals, out).await
+}
+
+async fn make(
+    args: &Args,
+    acting: &Acting,
+    run: RunId,
+    signals: &mut Signals,
+    out: &Output,
+) -> anyhow::Result<Followed> {
+    let entry = acting.store.entry(&run).await?;
+    if matches!(entry.row.facts.kind, RunKind::Record | RunKind::External) {
+        let message = format!("{run} was driven by another program, which no fork can go on with");
+        return Err(Failure::new(ErrorKind::NotApplicable, message).into());
+    }
+    let mut fork = acting.engine.fork(&run, args.at.clone()).by(ask::who());
+    let given = match &args.input {
+        Some(said) => Some(input::read(Some(said))?),
+        None => None,
+    };
+    fork = under(args, acting, &run, given.as_ref(), fork).await?;
+    if let Some(input) = &given {
+        fork = fork.input(input);
+    }
+    for text in &args.message {
+        fork = fork.message(text);
+    }
+    for (call, result) in &args.result {
+        fork = fork.result(call, result);
+    }
+    if let Some(dir) = &entry.row.facts.dir
+        && let Some(git) = git::look(Path::new(dir))
+    {
+        fork = fork.git(git);
+    }
+    let outlook = fork.look().await.map_err(|error| match error {
+        Error::Fork(ForkError::PastEnd { .. }) => {
+            let hint = format!(
+                "--at last is that event; `logreel log {}` lists them",
+                run.short()
+            );
+            Failure::new(error.kind(), error.to_string())
+                .hint(hint)
+                .into()
+        }
+        other => anyhow::Error::from(other),
+    })?;
+    if !outlook.is_harmless() {
+        confirm(args, run, &outlook, signals, out).await?;
+    }
+    let handle = fork.await?;
+    let (short, parent, at) = (handle.id().short(), run.short(), outlook.at);
+    out.note(format!("{short} goes on from event {at} of {parent}"));
+    if args.spec.is_none()
+        && let Some(changed) = changed::find(acting, &entry).await?
+    {
+        let file = changed.file;
+        out.note(format!(
+            "{file} has changed since; this goes on with the spec as it was, and --spec {file} \
+             would take it as it is"
+        ));
+    }
+    // What it shares is history; its own log begins with `run.forked`.
+    Ok(Followed::ours(handle.id(), at.next()))
+}
+
+/// The fork under another spec, when one was named.
+async fn under(
+    args: &Args,
+    acting: &Acting,
+    run: &RunId,
+    input: Option<&Json>,
+    fork: ForkRun,
+) -> anyhow::Result<ForkRun> {
+    let kind = acting.store.entry(run).await?.row.facts.kind;
+    if args.model.is_some() && kind != RunKind::Agent {
+        let message = format!("--model is for agents; {run} is none");
+        return Err(Failure::new(ErrorKind::Usage, message).into());
+    }
+    let stored = match kind {
+        RunKind::Agent => {
+            let stored = acting.engine.stored_spec(run).await?;
+            Some(AgentSpec::from_json(&stored.to_value())?)
+        }
+        _ => None,
+    };
+    let other = match (&args.spec, &stored) {
+        (Some(file), Some(stored)) => Some(spec::read_again(file, stored)?),
+        (Some(file), None) => Some(spec::read(file, &logreel_agent::Overrides::default())?),
+        (None, _) => None,
+    };
+    let mut fork = match &args.spec {
+        Some(file) => fork.spec_file(spec::place(file)?.0.to_string_lossy()),
+        None => fork,
+    };
+    let agent = match other {
+        Some(Spec::Workflow(workflow)) => return Ok(fork.under(&workflow)),
+        Some(Spec::Agent(agent)) => Some(*agent),
+        None => None,
+    };
+    let agent = match (&args.model, agent.as_ref().or(stored.as_ref())) {
+        (Some(model), Some(on)) => {
+            let on = on.on_model(model, &agents::is_priced);
+            Some(on.map_err(|problems| spec::invalid(&problems))?)
+        }
+        _ => agent,
+    };
+    if let (Some(agent), Some(input)) = (agent.as_ref().or(stored.as_ref()), input) {
+        agent.admit(&input.to_value()).map_err(|misfit| {
+            let message = format!("the input does not fit `{}`: {misfit}", agent.name);
+            Failure::new(ErrorKind::Invalid, message)
+        })?;
+    }
+    if let Some(agent) = agent {
+        fork = fork.under_agent(agent.to_json());
+        if let (None, Some(model)) = (&args.spec, &args.model) {
+            fork = fork.model(model);
+        }
+    }
+    Ok(fork)
+}
+
+/// Says what would be done again, and asks whether that is meant.
+async fn confirm(
+    args: &Args,
+    run: RunId,
+    outlook: &Outlook,
+    signals: &mut Signals,
+    out: &Output,
+) -> anyhow::Result<()> {
+    let list = list(run, outlook);
+    if args.yes {
+        out.note(list);
+        return Ok(());
+    }
+    if !ask::is_possible(out) {
+        return Err(Failure::new(ErrorKind::NotApplicable, list)
+            .hint(
+                "nothing was forked; --yes forks all the same, --result gives what a write came to",
+            )
+            .into());
+    }
+    out.note(list);
+    let said = tokio::select! {
+        said = ask::confirm("Fork all the same?") => said,
+        _ = signals.next() => false,
+    };
+    match said {
+        true => Ok(()),
+        false => Err(Failure::new(ErrorKind::NotApplicable, "nothing was forked").into()),
+    }
+}
+
+/// The writes, in words.
+fn list(run: RunId, outlook: &Outlook) -> String {
+    let (short, at) = (run.short(), outlook.at);
+    let mut lines = Vec::new();
+    if !outlook.again.is_empty() {
+        let count = text::count(outlook.again.len() as u64, "write");
+        let be = if outlook.again.len() == 1 {
+            "is"
+        } else {
+            "are"
+        };
+        lines.push(format!(
+            "{count} that {short} did after event {at} {be} done again when the fork comes there:"
+        ));
+        add(&mut lines, run, &outlook.again);
+    }
+    if !outlook.may_have_happened.is_empty() {
+        let writes = &outlook.may_have_happened;
+        let (count, be) = match writes.len() {
+            1 => ("1 write was".to_owned(), "is"),
+            many => (format!("{many} writes were"), "are"),
+        };
+        lines.push(format!(
+            "{count} under way at event {at} and may have happened; {be} done again:"
+        ));
+        add(&mut lines, run, writes);
+    }
+    lines.join("\n")
+}
+
+fn add(lines: &mut Vec<String>, run: RunId, writes: &[Write]) {
+    lines.extend(writes.iter().take(SHOWN).map(|write| line(run, write)));
+    if let Some(more) = writes.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+        lines.push(format!("  … {more} more"));
+    }
+}
+
+fn line(run: RunId, write: &Write) -> String {
+    let mut line = format!("  {}", text::one_line(&write.id));
+    if let Some(tool) = &write.tool {
+        let about = write.arguments.as_ref().map(|it| said::about(tool, it));
+        let about = about.unwrap_or_default();
+        line.push_str(&format!("  {} {about}", text::one_line(tool)));
+    }
+    let outcome = match write.outcome {
+        WriteOutcome::Finished(seq) => format!("finished with event {seq}"),
+        WriteOutcome::Failed(seq) => format!("failed with event {seq}"),
+        WriteOutcome::Unknown => format!("announced with event {}", write.seq),
+    };
+    let whose = match write.run == run {
+        true => String::new(),
+        false => format!(" of its child {}", write.run.short()),
+    };
+    format!("{}  ({outcome}{whose})", line.trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_is_what_follows_an_equals_sign_and_is_json() {
+        let parsed = |said: &str| parse_result(said).map(|(call, json)| (call, json.to_value()));
+        let value = serde_json::json!({"a": "b=c"});
+        assert_eq!(parsed(r#"x={"a": "b=c"}"#), Ok(("x".to_owned(), value)));
+        assert_eq!(
+            parsed("read[a=b]=1"),
+            Ok(("read[a=b]".to_owned(), serde_json::json!(1)))
+        );
+        for wrong in ["x", "x=", "=1", "x=words"] {
+            assert!(parsed(wrong).is_err(), "{wrong}");
+        }
+    }
+}
