@@ -1,4 +1,5 @@
-//! A run of 1,000,000 events is written, read, folded, tailed and listed in less than 200 MiB.
+//! A run of 1,000,000 events is written, read, folded, tailed, listed, exported, checked and imported in less
+//! than 200 MiB.
 #![allow(
     clippy::unwrap_used,
     missing_docs,
@@ -197,6 +198,35 @@ async fn list(folder: &Path, run: RunId) {
     assert_eq!((listed[0].row.run, listed[0].row.head.seq.0), (run, EVENTS));
 }
 
+async fn export(folder: &Path, run: RunId, reel: bool) {
+    let store = Arc::new(open(folder));
+    let engine = Engine::builder().store(store).build().await.unwrap();
+    let name = if reel { "run.reel" } else { "run.jsonl" };
+    let file = std::fs::File::create_new(folder.join(name)).unwrap();
+    let mut file = std::io::BufWriter::new(file);
+    let exported = match reel {
+        true => engine.export_reel(&run, &mut file).await.unwrap(),
+        false => engine.export_jsonl(&run, &mut file).await.unwrap(),
+    };
+    assert_eq!(exported.events, EVENTS);
+}
+
+fn check_file(folder: &Path, run: RunId) {
+    let file = RunFile::open(folder.join("run.reel")).unwrap();
+    let checked = file.read().unwrap().check_next(None).unwrap().unwrap();
+    assert_eq!((checked.run, checked.head.seq.0), (run, EVENTS));
+    assert!(checked.folded.is_ok());
+}
+
+async fn import(folder: &Path) {
+    let folder = folder.join("elsewhere");
+    let file = RunFile::open(folder.with_file_name("run.reel")).unwrap();
+    let store = Arc::new(open(&folder));
+    let engine = Engine::builder().store(store).build().await.unwrap();
+    let imported = engine.import(&file).await.unwrap();
+    assert_eq!(imported[0].entry.row.head.seq.0, EVENTS);
+}
+
 /// The most memory this process ever had, in MiB.
 fn peak_mib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -213,9 +243,8 @@ fn peak_mib() -> u64 {
 }
 
 #[test]
-fn a_run_of_a_million_events_is_written_read_folded_tailed_and_listed_under_200_mib() {
-    const NAME: &str =
-        "a_run_of_a_million_events_is_written_read_folded_tailed_and_listed_under_200_mib";
+fn a_run_of_a_million_events_is_written_read_folded_and_carried_under_200_mib() {
+    const NAME: &str = "a_run_of_a_million_events_is_written_read_folded_and_carried_under_200_mib";
     if let Some((role, folder)) = role() {
         let runtime = runtime();
         let (what, run) = role.split_once(' ').unwrap_or((&role, ""));
@@ -227,6 +256,10 @@ fn a_run_of_a_million_events_is_written_read_folded_tailed_and_listed_under_200_
             "fold" => runtime.block_on(fold(&open(&folder), run())),
             "tail" => runtime.block_on(tail(&folder, run())),
             "list" => runtime.block_on(list(&folder, run())),
+            "jsonl" => runtime.block_on(export(&folder, run(), false)),
+            "reel" => runtime.block_on(export(&folder, run(), true)),
+            "check" => check_file(&folder, run()),
+            "import" => runtime.block_on(import(&folder)),
             other => panic!("{other}"),
         }
         let took = SystemEnv.monotonic() - began;
@@ -240,6 +273,12 @@ fn a_run_of_a_million_events_is_written_read_folded_tailed_and_listed_under_200_
         ["read", "fold", "tail", "list"].map(|what| (what, start(&format!("{what} {run}"))));
     for (what, child) in readers {
         check(what, child);
+    }
+    for together in [["reel", "jsonl"], ["check", "import"]] {
+        let children = together.map(|what| (what, start(&format!("{what} {run}"))));
+        for (what, child) in children {
+            check(what, child);
+        }
     }
 }
 
