@@ -5,8 +5,9 @@ use std::ffi::OsString;
 use clap::{Args, Parser, Subcommand};
 
 use crate::{
-    answer, backup, cancel, check, completions, detach, diff, export, fork, import, log, ls, pause,
-    record, resolve, resume, retry, run, say, sessions, show, signal, verify, wait, worker,
+    answer, backup, cancel, check, completions, detach, diff, erase, export, fork, import, log, ls,
+    pause, prune, record, resolve, resume, retry, run, say, sessions, show, signal, verify, wait,
+    worker,
 };
 
 const EXAMPLES: &str = "\
@@ -116,10 +117,14 @@ pub enum Verb {
     Stats,
     /// Look the store over: file, disk, settings, damage, drivers
     Doctor,
-    /// Write a run to a file that another store takes in
+    /// Write a run to a file: to check it, to keep it, to go on elsewhere
     Export(export::Args),
     /// Take in what `export` wrote
     Import(import::Args),
+    /// Delete ended runs that nobody needs any more
+    Prune(prune::Args),
+    /// Take away what an ended run held; the proof that it ran stays
+    Erase(erase::Args),
     /// Copy the store to a new file while others write it
     Backup(backup::Args),
     /// Print a completion script for a shell

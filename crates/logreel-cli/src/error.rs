@@ -12,7 +12,7 @@ use crate::output;
 
 /// Verbs that INTERFACES names and a later build brings.
 const PLANNED: &[&str] = &[
-    "replay", "prune", "erase", "serve", "token", "workers", "migrate",
+    "replay", "serve", "token", "workers", "migrate",
 ];
 
 /// An error of the command line itself.

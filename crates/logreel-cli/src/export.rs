@@ -1,50 +1,160 @@
-//! `logreel export`: a run as a file that another store takes in.
+//! `logreel export`: a run as a file, to be checked, kept, or gone on with elsewhere.
 
-use std::io::Write as _;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
+use logreel::{Engine, Error, ErrorKind, Exported, FileError, RunId};
 
-use crate::name;
+use crate::error::Failure;
 use crate::output::Output;
 use crate::store::Place;
+use crate::{name, text};
+
+const EXAMPLES: &str = "\
+Examples:
+  logreel export @last > run.jsonl              the whole log, a line for each event
+  logreel export @last --format reel -o run.reel
+                                                the run and its children, compressed
+  logreel export @last --format reel -o run.reel --move
+                                                the same, and it ends here: it goes on elsewhere
+  logreel verify run.reel                       does it hold? needs no store
+  logreel import run.reel && logreel resume --take-over RUN
+                                                on the other machine";
 
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Which run; it must not have ended
+    /// Which run
     run: String,
     /// What to write
-    #[arg(long, value_name = "FORMAT")]
+    #[arg(long, value_name = "FORMAT", default_value = "jsonl")]
     format: Format,
     /// Where to [default: stdout]; an existing file is not overwritten
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// End the run here once the file is safe on disk, because it goes on elsewhere
+    #[arg(long = "move", requires = "output")]
+    moves: bool,
 }
 
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Format {
-    /// What has finished and which writes are open: enough to go on elsewhere
+    /// The whole log and what it refers to, as lines of JSON
+    Jsonl,
+    /// The run and its children, whole, in one compressed file
+    Reel,
+    /// What has finished and which writes are open: enough to go on elsewhere, without the history
     Checkpoint,
 }
 
 pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
     let opened = place.open().await?;
     let run = name::resolve(&opened.store, &args.run).await?;
-    let text = match args.format {
-        Format::Checkpoint => opened.engine.checkpoint(&run).await?.write()?,
-    };
-    match &args.output {
-        None => out.line(&text)?,
-        Some(path) => {
-            let write = || -> std::io::Result<()> {
-                let mut file = std::fs::File::create_new(path)?;
-                file.write_all(text.as_bytes())?;
-                file.write_all(b"\n")?;
-                file.sync_all()
-            };
-            write().with_context(|| format!("{} cannot be written", path.display()))?;
-            out.note(format!("{} is in {}", run.short(), path.display()));
+    let engine = &opened.engine;
+    if args.moves {
+        if args.format == Format::Checkpoint {
+            let message = "a checkpoint leaves the history behind; --move takes jsonl or reel";
+            return Err(Failure::new(ErrorKind::Usage, message).into());
         }
+        // Before anything is written; and once more when the run is ended.
+        engine.check_movable(&run).await?;
+    }
+    let Some(path) = &args.output else {
+        let mut stdout = BufWriter::with_capacity(1 << 16, io::stdout());
+        write(engine, &run, args.format, &mut stdout).await?;
+        stdout.flush()?;
+        return Ok(0);
+    };
+    let exported = write_file(engine, &run, args.format, path).await?;
+    let short = run.short();
+    out.note(match &exported {
+        Some(exported) => format!(
+            "{short} is in {} ({}, {})",
+            path.display(),
+            text::count(exported.events, "event"),
+            text::count(exported.runs.len() as u64, "run"),
+        ),
+        None => format!("{short} is in {}", path.display()),
+    });
+    if let (true, Some(exported)) = (args.moves, &exported) {
+        engine.move_away(exported).await?;
+        out.note(format!(
+            "{short} has ended here as moved: `logreel import {}` elsewhere, then `logreel resume \
+             {short} --take-over`",
+            path.display()
+        ));
     }
     Ok(0)
+}
+
+/// Writes a new file and makes it durable; half of one is taken away again.
+async fn write_file(
+    engine: &Engine,
+    run: &RunId,
+    format: Format,
+    path: &Path,
+) -> anyhow::Result<Option<Exported>> {
+    let refused = |error: io::Error| {
+        let message = format!("{} cannot be written: {error}", path.display());
+        let kind = match error.kind() {
+            io::ErrorKind::AlreadyExists => ErrorKind::Conflict,
+            _ => ErrorKind::Unavailable,
+        };
+        Failure::new(kind, message)
+    };
+    let file = File::create_new(path).map_err(refused)?;
+    let mut buffered = BufWriter::with_capacity(1 << 16, file);
+    let written = write(engine, run, format, &mut buffered).await;
+    let safe = |mut buffered: BufWriter<File>| -> io::Result<()> {
+        buffered.flush()?;
+        buffered.get_ref().sync_all()?;
+        // A new name is durable once its folder is.
+        let folder = path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty());
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+    };
+    let outcome = match written {
+        Ok(exported) => match safe(buffered) {
+            Ok(()) => return Ok(exported),
+            Err(error) => refused(error).into(),
+        },
+        Err(error) => error,
+    };
+    if let Err(error) = std::fs::remove_file(path) {
+        let message = format!(
+            "{outcome:#}; half of it is left in {}: {error}",
+            path.display()
+        );
+        return Err(Failure::new(ErrorKind::Unavailable, message).into());
+    }
+    Err(outcome)
+}
+
+async fn write(
+    engine: &Engine,
+    run: &RunId,
+    format: Format,
+    out: &mut (dyn Write + Send),
+) -> anyhow::Result<Option<Exported>> {
+    let written = match format {
+        Format::Jsonl => engine.export_jsonl(run, out).await,
+        Format::Reel => engine.export_reel(run, out).await,
+        Format::Checkpoint => {
+            let text = engine.checkpoint(run).await?.write()?;
+            writeln!(out, "{text}")?;
+            return Ok(None);
+        }
+    };
+    match written {
+        Ok(exported) => Ok(Some(exported)),
+        // Whoever read it has seen enough; the caller knows what that means.
+        Err(Error::File(FileError::Io { source, .. }))
+            if source.kind() == io::ErrorKind::BrokenPipe =>
+        {
+            Err(io::Error::from(io::ErrorKind::BrokenPipe).into())
+        }
+        Err(error) => Err(error.into()),
+    }
 }

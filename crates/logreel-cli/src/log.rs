@@ -142,13 +142,11 @@ impl Printer<'_> {
         Ok(said.map(said::with_calls))
     }
 
-    async fn key(&mut self, run: RunId) -> anyhow::Result<Option<RunKey>> {
-        if let Some(key) = self.keys.get(&run) {
-            return Ok(*key);
+    async fn key(&mut self, writer: RunId) -> anyhow::Result<Option<RunKey>> {
+        if self.keys.is_empty() {
+            self.keys.extend(self.store.keys(&self.run).await?);
         }
-        let key = self.store.key(&run).await?;
-        self.keys.insert(run, key);
-        Ok(key)
+        Ok(self.keys.get(&writer).copied().flatten())
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{name, text};
 
 const COLUMNS: &[Column] = &[
     left("ID", 8),
-    left("STATUS", 18),
+    left("STATUS", 21),
     left("AGENT", 14),
     left("SESSION", 10),
     right("AGE", 4),

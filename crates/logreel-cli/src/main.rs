@@ -11,6 +11,7 @@ mod ask;
 mod backup;
 mod budget;
 mod cancel;
+mod carried;
 mod changed;
 mod check;
 mod check_agent;
@@ -19,6 +20,7 @@ mod detach;
 mod diff;
 mod doctor;
 mod drive;
+mod erase;
 mod error;
 mod export;
 mod follow_many;
@@ -37,6 +39,7 @@ mod outcome;
 mod output;
 mod pause;
 mod plain;
+mod prune;
 mod reading;
 mod record;
 mod resolve;
@@ -146,6 +149,8 @@ async fn act(cli: Cli) -> anyhow::Result<u8> {
         Verb::Sessions(args) => sessions::run(args, &place, &mut out).await,
         Verb::Stats => stats::run(&place, &mut out).await,
         Verb::Doctor => doctor::run(&place, &mut out).await,
+        Verb::Prune(args) => prune::run(args, &place, &mut out).await,
+        Verb::Erase(args) => erase::run(args, &place, &mut out).await,
         Verb::Backup(args) => backup::run(args, &place, &mut out).await,
         Verb::Completions(args) => completions::run(args, &mut out),
     }?;

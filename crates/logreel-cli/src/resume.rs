@@ -25,7 +25,9 @@ Examples:
   logreel resume @last      go on with the newest run: paused, interrupted, or ready
   logreel resume            go on with every run that is ready or lost its driver
   logreel resume @last --add-budget tokens=50000,usd=1.5
-                            give a run more of what it ran out of, and go on";
+                            give a run more of what it ran out of, and go on
+  logreel resume @last --take-over
+                            go on with a run that was imported, once nobody does elsewhere";
 
 /// How often a stopped driver's lease is looked at.
 const FROZEN_LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -52,6 +54,9 @@ pub struct Args {
     /// The folder to run in [default: as recorded]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// Make an imported run this store's own, with everyone below it: nobody drives it elsewhere any more
+    #[arg(long, requires = "run")]
+    take_over: bool,
 }
 
 pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
@@ -79,6 +84,7 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
         Status::Failed | Status::Cancelled => return Err(ended(&entry).into()),
         _ => {}
     }
+    let entry = own(&acting, entry, args.take_over, out).await?;
     let said = match (args.stored_spec, args.accept_spec_change) {
         (true, _) => Said::Stored,
         (false, true) => Said::Accept,
@@ -93,6 +99,32 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     changed::admit(&acting, &root, said).await?;
     let entry = raise(&acting, run, &budget::sum(&args.add_budget), out).await?;
     part_of(acting, &entry, said, signals, out).await
+}
+
+/// The run once it is this store's own. What was imported is driven here only when someone says so.
+async fn own(
+    acting: &Acting,
+    entry: Entry,
+    take_over: bool,
+    out: &mut Output,
+) -> anyhow::Result<Entry> {
+    if !entry.read_only {
+        return Ok(entry);
+    }
+    let (run, short) = (entry.row.run, entry.row.run.short());
+    if !take_over {
+        let message =
+            format!("{run} was imported and is read-only here; it may be driven elsewhere");
+        let hint = format!("once nobody does: `logreel resume {short} --take-over`");
+        return Err(Failure::new(ErrorKind::NotApplicable, message)
+            .hint(hint)
+            .into());
+    }
+    // A child goes on only with what it is a part of.
+    let root = settle::root(&*acting.store, run).await.unwrap_or(run);
+    acting.engine.take_over(&root).await?;
+    out.note(format!("{} is this store's own now", root.short()));
+    Ok(acting.engine.take_over(&run).await?)
 }
 
 /// Raises limits of the run, or of the only one of its children that ran out of them.

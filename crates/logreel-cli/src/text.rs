@@ -85,6 +85,9 @@ pub fn status(entry: &Entry) -> String {
         return "orphaned".to_owned();
     }
     let status = entry.row.status();
+    if entry.read_only {
+        return format!("{status} (read-only)");
+    }
     match waits(&entry.row) {
         waits if status == logreel::Status::Waiting && !waits.is_empty() => {
             format!("{status}:{waits}")

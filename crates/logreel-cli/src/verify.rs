@@ -1,13 +1,11 @@
 //! `logreel verify`: is the log what was appended, and is the row what follows from it?
 
-use std::collections::BTreeMap;
-
-use logreel::core::codec::StoredBody;
-use logreel::core::{DecodeError, Payload, Record, RunState, Tally, Verifier};
+use logreel::core::Record;
 use logreel::store::Error;
-use logreel::{Body, Digest, Entry, RunId, RunStore, Seq};
-use serde::{Deserialize, Serialize};
+use logreel::{Digest, FileError, LogCheck, Problem, RunFile, RunId, RunStore, Seq, Unfolded};
+use serde::Serialize;
 
+use crate::carried;
 use crate::error::with_sources;
 use crate::name;
 use crate::output::{Output, Paint};
@@ -19,7 +17,9 @@ const DOES_NOT_HOLD: u8 = 1;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Which run; all of them without one
+    /// Which run, or a file that `export` wrote (jsonl or reel), - for stdin; every run of the store without
+    /// one
+    #[arg(value_name = "RUN|FILE")]
     run: Option<String>,
     /// The digest that the run's log must end with
     #[arg(long, value_name = "DIGEST", requires = "run", value_parser = parse_digest)]
@@ -29,7 +29,7 @@ pub struct Args {
 /// What was found out about a run.
 #[derive(Serialize)]
 struct Verdict {
-    run: RunId,
+    run: Option<RunId>,
     holds: bool,
     events: u64,
     head_digest: Option<Digest>,
@@ -37,27 +37,19 @@ struct Verdict {
     seq: Option<Seq>,
     problem: Option<String>,
     /// What could not be checked, and why.
-    skipped: Option<&'static str>,
+    skipped: Option<String>,
 }
 
-/// Why a run does not hold.
-struct Problem {
-    seq: Option<Seq>,
-    what: String,
-}
-
-impl Problem {
-    fn at(seq: Seq, what: impl Into<String>) -> Self {
+impl Verdict {
+    fn of(run: Option<RunId>) -> Self {
         Self {
-            seq: Some(seq),
-            what: what.into(),
-        }
-    }
-
-    fn of_run(what: impl Into<String>) -> Self {
-        Self {
+            run,
+            holds: true,
+            events: 0,
+            head_digest: None,
             seq: None,
-            what: what.into(),
+            problem: None,
+            skipped: None,
         }
     }
 }
@@ -86,6 +78,9 @@ impl From<Error> for Stop {
 }
 
 pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
+    if let Some(name) = args.run.as_deref().filter(|name| carried::is_file(name)) {
+        return check_file(name, args.head, out);
+    }
     let opened = place.open().await?;
     let store = &opened.store;
     let runs = match &args.run {
@@ -122,7 +117,8 @@ fn print(verdict: &Verdict, one: bool, out: &mut Output) -> anyhow::Result<()> {
     if out.json {
         return out.json_line(verdict);
     }
-    let (run, events) = (verdict.run, text::count(verdict.events, "event"));
+    let run = verdict.run.map_or_else(String::new, |run| run.to_string());
+    let events = text::count(verdict.events, "event");
     let line = match &verdict.problem {
         Some(problem) => {
             let at = verdict
@@ -134,6 +130,7 @@ fn print(verdict: &Verdict, one: bool, out: &mut Output) -> anyhow::Result<()> {
         None => {
             let skipped = verdict
                 .skipped
+                .as_ref()
                 .map(|why| format!("  ({why})"))
                 .unwrap_or_default();
             // The head is what people note down and compare later.
@@ -151,15 +148,7 @@ fn print(verdict: &Verdict, one: bool, out: &mut Output) -> anyhow::Result<()> {
 }
 
 async fn check(store: &dyn RunStore, run: RunId, head: Option<Digest>) -> Result<Verdict, Error> {
-    let mut verdict = Verdict {
-        run,
-        holds: true,
-        events: 0,
-        head_digest: None,
-        seq: None,
-        problem: None,
-        skipped: None,
-    };
+    let mut verdict = Verdict::of(Some(run));
     match check_into(store, run, head, &mut verdict).await {
         Ok(()) => {}
         Err(Stop::World(error)) => return Err(error),
@@ -182,16 +171,11 @@ async fn check_into(
     let entry = store.entry(&run).await?;
     verdict.events = entry.row.head.seq.0;
     verdict.head_digest = Some(entry.row.head.digest);
-    let mut checking = Checking {
-        store,
-        verifier: Verifier::new(&run, store.key(&run).await?),
-        state: None,
-        results: Tally::default(),
-        skipped: entry
-            .erased
-            .then_some("erased: only the chain can be checked"),
-        noted_head: None,
-    };
+    let keys = store.keys(&run).await?;
+    let erased = entry.erased.then_some(Unfolded::Erased);
+    let mut check = LogCheck::new(run, &keys).unfolded(erased);
+    // Where the digest that the user noted down was found.
+    let mut noted = None;
     let mut pages = Pages::new(store, run, Seq::FIRST, entry.row.head.seq);
     loop {
         let page = pages.next().await?;
@@ -199,168 +183,126 @@ async fn check_into(
             break;
         }
         for record in &page {
-            checking.check(run, record, head).await?;
-        }
-    }
-    verdict.skipped = checking.skipped;
-    checking.finish(run, &entry, head).await
-}
-
-struct Checking<'s> {
-    store: &'s dyn RunStore,
-    verifier: Verifier,
-    state: Option<RunState>,
-    results: Tally,
-    skipped: Option<&'static str>,
-    /// Where the digest that the user noted down was found.
-    noted_head: Option<Seq>,
-}
-
-impl Checking<'_> {
-    async fn check(
-        &mut self,
-        run: RunId,
-        record: &Record,
-        head: Option<Digest>,
-    ) -> Result<(), Stop> {
-        if let Some(origin) = self.verifier.needs_key_of(record) {
-            let key = self.store.key(&origin).await?;
-            self.verifier.add_key(origin, key);
-        }
-        self.verifier
-            .check(record)
-            .map_err(|error| Problem::at(record.seq, error.to_string()))?;
-        if head == Some(record.digest) {
-            self.noted_head = Some(record.seq);
-        }
-        self.check_blobs(record).await?;
-        if self.skipped.is_some() {
-            return Ok(());
-        }
-        let event = match record.decode() {
-            Ok(event) => event,
-            Err(DecodeError::NewerFormat { .. }) => {
-                self.skipped = Some("a newer logreel wrote it: only the chain was checked");
-                return Ok(());
-            }
-            Err(error) => return Err(Problem::at(record.seq, with_sources(&error.into())).into()),
-        };
-        if let Body::Unknown(_) = event.body {
-            self.skipped = Some("a newer logreel wrote it: only the chain was checked");
-            return Ok(());
-        }
-        let before_end = self
-            .state
-            .as_ref()
-            .is_none_or(|state| state.row.facts.ended.is_none());
-        let folded = match &mut self.state {
-            None => RunState::begin(run, &event).map(|state| self.state = Some(state)),
-            Some(state) => state.apply(&event),
-        };
-        folded.map_err(|error| Problem::at(record.seq, error.to_string()))?;
-        self.results.add(&event);
-        let row = self.state.as_ref().map(|state| &state.row);
-        if before_end
-            && let Some(row) = row
-            && let Some(ended) = &row.facts.ended
-            && row.final_state_digest(&self.results.sum(), &ended.end) != ended.final_state_digest
-        {
-            let what = "its final_state_digest is not that of the state before it";
-            return Err(Problem::at(record.seq, what).into());
-        }
-        Ok(())
-    }
-
-    /// Every blob that the body refers to is there and is what its digest says.
-    async fn check_blobs(&self, record: &Record) -> Result<(), Stop> {
-        let StoredBody::Text(text) = &record.body else {
-            return Ok(());
-        };
-        let mut digests = Vec::new();
-        if text.contains("\"blob\"") {
-            digests = references(text);
-        }
-        if let ("message.added", Ok(Body::MessageAdded(added))) = (
-            record.kind.as_str(),
-            record.decode().map(|event| event.body),
-        ) {
-            digests.push(added.node);
-        }
-        for digest in digests {
-            match self.store.blob(&digest).await? {
-                Some(bytes) if Digest::of(&bytes) == digest => {}
-                Some(_) => {
-                    let what = format!("blob {digest} is not what was stored");
-                    return Err(Problem::at(record.seq, what).into());
-                }
-                None => {
-                    let what = format!("blob {digest} is missing");
-                    return Err(Problem::at(record.seq, what).into());
-                }
+            check.check(record)?;
+            check_blobs(store, record).await?;
+            if head == Some(record.digest) {
+                noted = Some(record.seq);
             }
         }
-        Ok(())
     }
-
-    async fn finish(self, run: RunId, entry: &Entry, head: Option<Digest>) -> Result<(), Stop> {
-        let stored = entry.row.head;
-        let last = self.verifier.head().seq;
-        self.verifier
-            .finish(&stored)
-            .map_err(|error| Problem::at(last.next(), error.to_string()))?;
-        if let Some(head) = head.filter(|head| *head != stored.digest) {
-            let what = match self.noted_head {
-                Some(seq) => format!("the head {head} is that of event {seq}; the log has gone on"),
-                None => format!("the log ends with {}, not with {head}", stored.digest),
-            };
+    let stored = entry.row.head;
+    let folded = check.finish(&stored)?;
+    check_noted(head, stored.digest, noted)?;
+    match folded {
+        Err(why) => verdict.skipped = Some(why.to_string()),
+        Ok((row, _)) if row != entry.row => {
+            return Err(Problem::of_run("the stored row is not the fold of its log").into());
+        }
+        Ok((_, results)) if results != entry.results => {
+            let what = "the stored sum of results is not that of its log";
             return Err(Problem::of_run(what).into());
         }
-        if let (None, Some(state)) = (self.skipped, &self.state) {
-            if state.row != entry.row {
-                return Err(Problem::of_run("the stored row is not the fold of its log").into());
-            }
-            if self.results.sum() != entry.results {
-                let what = "the stored sum of results is not that of its log";
-                return Err(Problem::of_run(what).into());
-            }
-        }
-        // What follows the head must have been appended since, which moves the head.
-        let after = self.store.read(&run, stored.seq.next(), 1).await?;
-        if let Some(extra) = after.items.first()
-            && self.store.entry(&run).await?.row.head.seq < extra.seq
-        {
-            let what = format!("it follows the head, which is event {}", stored.seq);
-            return Err(Problem::at(extra.seq, what).into());
-        }
-        Ok(())
+        Ok(_) => {}
     }
+    // What follows the head must have been appended since, which moves the head.
+    let after = store.read(&run, stored.seq.next(), 1).await?;
+    if let Some(extra) = after.items.first()
+        && store.entry(&run).await?.row.head.seq < extra.seq
+    {
+        let what = format!("it follows the head, which is event {}", stored.seq);
+        return Err(Problem::at(extra.seq, what).into());
+    }
+    Ok(())
 }
 
-/// A body's own fields may be references, and what a resolution returned. Anything deeper is a user's
-/// value, whatever it looks like.
-fn references(body: &str) -> Vec<Digest> {
-    #[derive(Deserialize)]
-    struct Fields(BTreeMap<String, Payload>);
-    let fields =
-        |text: &str| serde_json::from_str(text).map_or_else(|_| BTreeMap::new(), |Fields(it)| it);
-    let mut digests = Vec::new();
-    for (name, value) in fields(body) {
-        match value {
-            Payload::Blob(reference) => digests.push(reference.blob),
-            Payload::Inline(json) if name == "resolution" => {
-                digests.extend(
-                    fields(json.text())
-                        .into_values()
-                        .filter_map(|value| match value {
-                            Payload::Blob(reference) => Some(reference.blob),
-                            Payload::Inline(_) => None,
-                        }),
-                );
-            }
-            Payload::Inline(_) => {}
-        }
+/// The log ends with the digest that was noted down elsewhere.
+fn check_noted(head: Option<Digest>, end: Digest, noted: Option<Seq>) -> Result<(), Problem> {
+    let Some(head) = head.filter(|head| *head != end) else {
+        return Ok(());
+    };
+    Err(Problem::of_run(match noted {
+        Some(seq) => format!("the head {head} is that of event {seq}; the log has gone on"),
+        None => format!("the log ends with {end}, not with {head}"),
+    }))
+}
+
+/// Every blob that the body refers to is there and is what its digest says.
+async fn check_blobs(store: &dyn RunStore, record: &Record) -> Result<(), Stop> {
+    let node = record.node().map(|node| node.node);
+    let blobs = record.blobs().into_iter().map(|it| it.blob);
+    for digest in blobs.chain(node) {
+        let what = match store.blob(&digest).await {
+            Ok(Some(bytes)) if Digest::of(&bytes) == digest => continue,
+            Ok(Some(_)) => format!("blob {digest} is not what was stored"),
+            Ok(None) => format!("blob {digest} is missing"),
+            Err(error @ Error::Corrupt { .. }) => with_sources(&error.into()),
+            Err(error) => return Err(Stop::World(error)),
+        };
+        return Err(Problem::at(record.seq, what).into());
     }
-    digests
+    Ok(())
+}
+
+/// Checks a file of runs by itself; no store is needed.
+fn check_file(name: &str, head: Option<Digest>, out: &mut Output) -> anyhow::Result<u8> {
+    let file = carried::open(name)?;
+    let mut verdicts = Vec::new();
+    let held = file_verdicts(&file, head, &mut verdicts);
+    let one = verdicts.len() == 1;
+    for verdict in &verdicts {
+        print(verdict, one, out)?;
+    }
+    match held {
+        Ok(()) => {}
+        Err(FileError::Problem { run, problem }) => {
+            let verdict = Verdict {
+                holds: false,
+                seq: problem.seq,
+                problem: Some(problem.what),
+                ..Verdict::of(Some(run))
+            };
+            print(&verdict, one, out)?;
+            return Ok(DOES_NOT_HOLD);
+        }
+        Err(
+            error @ (FileError::Line { .. } | FileError::TooLarge { .. } | FileError::Damaged(_)),
+        ) => {
+            let verdict = Verdict {
+                holds: false,
+                problem: Some(error.to_string()),
+                ..Verdict::of(None)
+            };
+            print(&verdict, one, out)?;
+            return Ok(DOES_NOT_HOLD);
+        }
+        Err(error) => return Err(carried::refused(name, &error).into()),
+    }
+    let broken = verdicts.iter().any(|verdict| !verdict.holds);
+    Ok(if broken { DOES_NOT_HOLD } else { 0 })
+}
+
+fn file_verdicts(
+    file: &RunFile,
+    head: Option<Digest>,
+    verdicts: &mut Vec<Verdict>,
+) -> Result<(), FileError> {
+    let mut reading = file.read()?;
+    while let Some(checked) = reading.check_next(None)? {
+        let mut verdict = Verdict {
+            events: checked.head.seq.0,
+            head_digest: Some(checked.head.digest),
+            skipped: checked.folded.err().map(|why| why.to_string()),
+            ..Verdict::of(Some(checked.run))
+        };
+        // Of a reel it is the head of the run that it was made of, which comes first.
+        let head = head.filter(|_| verdicts.is_empty());
+        if let Err(problem) = check_noted(head, checked.head.digest, None) {
+            verdict.holds = false;
+            verdict.problem = Some(problem.what);
+        }
+        verdicts.push(verdict);
+    }
+    Ok(())
 }
 
 fn parse_digest(text: &str) -> Result<Digest, String> {

@@ -616,7 +616,12 @@ fn a_checkpoint_goes_on_in_another_store() {
     assert_eq!(project.run(&export).out, project.read("c.json"));
     refused(&project, &["import", "c.json"], "conflict", 5);
     refused(&project, &["import", "w.toml"], "invalid", 2);
-    refused(&project, &["export", "@last"], "usage", 2);
+    refused(
+        &project,
+        &["export", "@last", "--format", "tar"],
+        "usage",
+        2,
+    );
     let elsewhere = ["--store", "other.db"];
     let imported = project.run(&[&["import", "c.json"][..], &elsewhere].concat());
     check("import", &project, &imported);

@@ -19,6 +19,16 @@ impl std::fmt::Debug for RunKey {
 }
 
 impl RunKey {
+    /// 64 hex digits, as a file carries it.
+    pub fn to_hex(&self) -> String {
+        Digest(self.0).hex()
+    }
+
+    /// The key that [`RunKey::to_hex`] wrote.
+    pub fn from_hex(hex: &str) -> Option<Self> {
+        Some(Self(*blake3::Hash::from_hex(hex).ok()?.as_bytes()))
+    }
+
     /// The digest of a body exactly as stored.
     pub fn body_digest(&self, body: &str) -> Digest {
         Digest(*blake3::keyed_hash(&self.0, body.as_bytes()).as_bytes())
@@ -237,6 +247,9 @@ pub enum ChainError {
     /// The writer changed without a fork.
     #[error("event {0} is of another run than the one before it, and is no run.forked")]
     Origin(Seq),
+    /// The log holds nothing that was written for its run.
+    #[error("the log ends with event {0}, which is of another run")]
+    NotItsOwn(Seq),
     /// The log ends elsewhere than its run's head says.
     #[error("the log ends at event {found}, but its head is event {expected}")]
     Head {
@@ -269,6 +282,15 @@ impl Verifier {
             at: Timestamp::from_micros(i64::MIN),
             writer: *run,
             keys: vec![(*run, key)],
+        }
+    }
+
+    /// Begins after an event of the run's own that was checked before, with all keys that are needed.
+    pub fn after(run: &RunId, head: Head, at: Timestamp, key: Option<RunKey>) -> Self {
+        Self {
+            head,
+            at,
+            ..Self::new(run, key)
         }
     }
 
@@ -345,6 +367,9 @@ impl Verifier {
         }
         if self.head.digest != head.digest {
             return Err(ChainError::Digest(head.seq));
+        }
+        if self.writer != self.run {
+            return Err(ChainError::NotItsOwn(self.head.seq));
         }
         Ok(self.head)
     }

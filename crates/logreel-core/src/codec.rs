@@ -5,8 +5,10 @@
 
 mod quick;
 
+use std::collections::BTreeMap;
+
 use crate::event::Unknown;
-use crate::{Body, Digest, Epoch, Event, Json, RunId, Seq, Timestamp};
+use crate::{BlobRef, Body, Digest, Epoch, Event, Json, Payload, RunId, Seq, Timestamp};
 
 /// The format this build writes, and the newest it reads.
 pub const FORMAT: u16 = 1;
@@ -97,6 +99,73 @@ impl Record {
             digest: self.digest,
         }
     }
+}
+
+/// A context node as far as it says what comes before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NodeRef {
+    /// The node, which is a blob.
+    pub node: Digest,
+    /// Where it goes on from, when the event says so.
+    pub previous: Option<Digest>,
+}
+
+impl Record {
+    /// The blobs that its body refers to, but for context nodes. None when the body was erased.
+    ///
+    /// A body's own fields may be references, and what a resolution returned. Anything deeper is a user's
+    /// value, whatever it looks like.
+    pub fn blobs(&self) -> Vec<BlobRef> {
+        let StoredBody::Text(text) = &self.body else {
+            return Vec::new();
+        };
+        // An escaped key is not one that we write, but it is one that we would read.
+        if !text.contains("\"blob\"") && !text.contains('\\') {
+            return Vec::new();
+        }
+        let mut blobs = Vec::new();
+        for (name, value) in fields(text) {
+            match value {
+                Payload::Blob(reference) => blobs.push(reference),
+                Payload::Inline(json) if name == "resolution" => {
+                    blobs.extend(fields(json.text()).into_values().filter_map(
+                        |value| match value {
+                            Payload::Blob(reference) => Some(reference),
+                            Payload::Inline(_) => None,
+                        },
+                    ));
+                }
+                Payload::Inline(_) => {}
+            }
+        }
+        blobs
+    }
+
+    /// The context node that the event makes or, as event 1, goes on from.
+    pub fn node(&self) -> Option<NodeRef> {
+        #[derive(serde::Deserialize)]
+        struct Body {
+            node: Option<Digest>,
+            previous: Option<Digest>,
+            context: Option<Digest>,
+        }
+        let StoredBody::Text(text) = &self.body else {
+            return None;
+        };
+        let read = || serde_json::from_str::<Body>(text).ok();
+        let (node, previous) = match self.kind.as_str() {
+            "message.added" => read().map(|body| (body.node, body.previous))?,
+            // What it goes on from is not what its node follows.
+            "context.compacted" => (read()?.node, None),
+            "run.started" => (read()?.context, None),
+            _ => return None,
+        };
+        node.map(|node| NodeRef { node, previous })
+    }
+}
+
+fn fields(text: &str) -> BTreeMap<String, Payload> {
+    serde_json::from_str(text).unwrap_or_default()
 }
 
 /// An event as stored, where it is stored: what a store that only wants it decoded need not copy.

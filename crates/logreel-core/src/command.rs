@@ -2,7 +2,7 @@
 //! drafts of events.
 
 use crate::event::{Body, Budget, Cause, ChildStarted, Resolution};
-use crate::id::{RunId, WaitId};
+use crate::id::{Head, RunId, WaitId};
 use crate::{Payload, Timestamp};
 
 /// An event before it has its place in the log.
@@ -73,6 +73,11 @@ pub enum Outside {
     Cancel {
         /// Why.
         reason: Option<String>,
+    },
+    /// End the run here, because it goes on elsewhere from where it stands.
+    Move {
+        /// Where it stood when it was taken along; when it went on since, it stays.
+        expect: Head,
     },
     /// Stop its work until someone resumes it.
     Pause {

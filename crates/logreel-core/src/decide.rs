@@ -17,12 +17,18 @@ use crate::{Digest, Payload, Timestamp};
 /// Takeovers of a dead driver's run, without a new result, that make a crash loop.
 pub const TAKEOVERS_MAX: u32 = 5;
 
+/// The reason of the end of a run that goes on elsewhere.
+pub const MOVED: &str = "moved";
+
 /// Why a request is refused. Nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Rejected {
     /// The run has ended.
     #[error("the run has {0}")]
     Ended(Status),
+    /// It is not where it was when this was asked for.
+    #[error("the run has gone on since")]
+    WentOn,
     /// The fact contradicts the log.
     #[error("{0}")]
     Illegal(Illegal),
@@ -308,6 +314,16 @@ pub fn decide_outside(
             let mut end = RunCancelled {
                 final_state_digest: UNKNOWN,
                 reason: reason.clone(),
+            }
+            .into();
+            stamp_end(row, results, &mut end);
+            Decision::append(vec![end])
+        }
+        Outside::Move { expect } if *expect != row.head => Decision::refuse(Rejected::WentOn),
+        Outside::Move { .. } => {
+            let mut end = RunCancelled {
+                final_state_digest: UNKNOWN,
+                reason: Some(MOVED.to_owned()),
             }
             .into();
             stamp_end(row, results, &mut end);

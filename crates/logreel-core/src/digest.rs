@@ -39,6 +39,22 @@ impl Digest {
     }
 }
 
+/// The plain digest of bytes that come bit by bit.
+#[derive(Debug, Clone, Default)]
+pub struct Digester(blake3::Hasher);
+
+impl Digester {
+    /// The next bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The digest of all of them.
+    pub fn finish(&self) -> Digest {
+        Digest(*self.0.finalize().as_bytes())
+    }
+}
+
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(

@@ -15,20 +15,33 @@ use crate::Digest;
 /// A value longer than this is stored as a blob. Fixed by the log format: it decides what is hashed.
 pub const INLINE_MAX: usize = 64 * 1024;
 
-/// A JSON value as written. Cheap to clone; equal when the texts are equal.
-#[derive(Clone, Serialize, Deserialize)]
+/// A JSON value as written, on one line. Cheap to clone; equal when the texts are equal.
+///
+/// Line ends between tokens become blanks when the value comes in, which no reader of JSON can tell: so
+/// a body is one line wherever lines are counted, and its bytes need no second spelling there.
+#[derive(Clone, Serialize)]
 #[serde(transparent)]
 pub struct Json(Arc<RawValue>);
 
 impl Json {
     /// Writes a value.
     pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<Self, serde_json::Error> {
-        Ok(Self(Arc::from(serde_json::value::to_raw_value(value)?)))
+        Self::on_one_line(serde_json::value::to_raw_value(value)?)
     }
 
-    /// Takes a JSON text over as it is, after checking that it is one.
+    fn on_one_line(value: Box<RawValue>) -> Result<Self, serde_json::Error> {
+        let is_line_end = |byte: &u8| matches!(byte, b'\n' | b'\r');
+        // Inside a string they are escaped, so whatever is found stands between tokens.
+        if !value.get().as_bytes().iter().any(is_line_end) {
+            return Ok(Self(Arc::from(value)));
+        }
+        let text = value.get().replace(['\n', '\r'], " ");
+        Ok(Self(Arc::from(RawValue::from_string(text)?)))
+    }
+
+    /// Takes a JSON text over as it is, but for line ends, after checking that it is one.
     pub fn parse(text: impl Into<String>) -> Result<Self, serde_json::Error> {
-        Ok(Self(Arc::from(RawValue::from_string(text.into())?)))
+        Self::on_one_line(RawValue::from_string(text.into())?)
     }
 
     /// `null`.
@@ -56,6 +69,13 @@ impl Json {
     pub fn to_value(&self) -> serde_json::Value {
         self.decode()
             .unwrap_or_else(|_| serde_json::Value::String(self.text().to_owned()))
+    }
+}
+
+impl<'de> Deserialize<'de> for Json {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = Box::<RawValue>::deserialize(deserializer)?;
+        Self::on_one_line(value).map_err(serde::de::Error::custom)
     }
 }
 
@@ -236,6 +256,17 @@ mod tests {
     fn a_value_is_kept_as_written() {
         let text = r#"{"b":1.0,"a":18446744073709551615, "b":2}"#;
         assert_eq!(Json::parse(text).unwrap().text(), text);
+    }
+
+    #[test]
+    fn a_value_of_several_lines_becomes_one_line_with_the_same_meaning() {
+        let text = "{\n  \"a\": [1,\r\n 2],\n \"b\": \"x\\ny\"}";
+        let json = Json::parse(text).unwrap();
+        assert_eq!(json.text(), "{   \"a\": [1,   2],  \"b\": \"x\\ny\"}");
+        assert_eq!(serde_json::from_str::<Json>(text).unwrap(), json);
+        let (one, other): (serde_json::Value, serde_json::Value) =
+            (json.decode().unwrap(), serde_json::from_str(text).unwrap());
+        assert_eq!(one, other);
     }
 
     #[test]

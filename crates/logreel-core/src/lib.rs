@@ -31,7 +31,7 @@ pub use chain::{ChainError, Header, RunKey, Verifier};
 pub use codec::{DecodeError, FORMAT, Record};
 pub use command::{Command, Draft, Outside};
 pub use decide::{Rejected, decide, decide_claim, decide_outside};
-pub use digest::Digest;
+pub use digest::{Digest, Digester};
 pub use event::{Body, Event};
 pub use fold::{IllegalEvent, fold, replay};
 pub use fork::{Fork, Tally, decide_fork};

@@ -466,6 +466,44 @@ impl Row {
         ready.at(self)
     }
 
+    /// What may stay of it once its run is erased: who it was, how and when it ended, what it cost.
+    pub fn erased(&self) -> Self {
+        let mut row = self.clone();
+        row.pulse.active_tools.clear();
+        row.pulse.context = None;
+        row.pulse.reserved.clear();
+        let facts = Arc::make_mut(&mut row.facts);
+        facts.dir = None;
+        facts.document = serde_json::Value::Null;
+        facts.git = None;
+        facts.in_doubt.clear();
+        facts.input = Payload::null();
+        facts.labels.clear();
+        facts.limit = None;
+        facts.loans.clear();
+        facts.provenance = Provenance::default();
+        facts.verification = None;
+        facts.waits.clear();
+        if let Some(ended) = &mut facts.ended {
+            ended.end = match &ended.end {
+                End::Completed { .. } => End::Completed {
+                    output: Payload::null(),
+                },
+                End::Failed { cause } => End::Failed {
+                    cause: Cause {
+                        exit_code: None,
+                        kind: "erased".to_owned(),
+                        message: "the run was erased".to_owned(),
+                        retryable: cause.retryable,
+                        step: None,
+                    },
+                },
+                End::Cancelled { .. } => End::Cancelled { reason: None },
+            };
+        }
+        row
+    }
+
     /// The open wait with this id.
     pub fn wait(&self, id: WaitId) -> Option<&OpenWait> {
         self.facts.waits.iter().find(|open| open.wait.wait == id)

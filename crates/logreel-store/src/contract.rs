@@ -15,8 +15,10 @@ mod command;
 mod concurrent;
 mod create;
 mod env;
+mod erase;
 mod facts;
 mod fork;
+mod import;
 mod lease;
 mod limit;
 mod model;
@@ -30,7 +32,9 @@ pub use command::*;
 pub use concurrent::*;
 pub use create::*;
 pub use env::TestEnv;
+pub use erase::*;
 pub use fork::*;
+pub use import::*;
 pub use lease::*;
 pub use limit::*;
 pub use model::*;
@@ -83,6 +87,13 @@ macro_rules! contract_tests {
             a_fork_with_the_same_id_attaches_or_conflicts
             what_is_changed_in_a_fork_follows_it_in_the_same_transaction
             a_queued_fork_is_found_and_claimed_like_any_run
+            an_imported_run_is_what_it_was
+            an_import_is_read_only_until_it_is_taken_over
+            an_import_goes_on_from_what_is_here
+            an_import_that_does_not_hold_writes_nothing
+            a_fork_is_imported_whole
+            an_erased_run_leaves_headers_status_and_counts
+            a_run_that_others_hold_is_erased_with_them_only
             a_queued_run_is_claimed_by_one
             what_a_dead_owner_held_is_orphaned_at_once
             a_silent_owner_is_dead_after_the_lease

@@ -82,9 +82,17 @@ pub enum Error {
         /// The runs that share its log.
         forks: Vec<RunId>,
     },
-    /// The run was imported or erased; it can be read, not driven.
-    #[error("run {0} is read-only here")]
+    /// The run was imported and may be driven elsewhere. Take it over to drive it here.
+    #[error(
+        "{0} was imported and is read-only here; `resume --take-over` makes it this store's, once nobody drives it elsewhere"
+    )]
     ReadOnly(RunId),
+    /// The run was erased: what is left of it can be verified, not read or driven.
+    #[error("{0} was erased; only the chain of its log is left")]
+    ErasedRun(RunId),
+    /// The event's body was erased.
+    #[error("the body of event {0} was erased")]
+    Erased(Seq),
     /// The text is no cursor of this store. Use the `next` of a page.
     #[error("`{0}` is no cursor of this store")]
     InvalidCursor(String),
@@ -120,7 +128,8 @@ impl From<DecodeError> for Error {
     fn from(error: DecodeError) -> Self {
         match error {
             DecodeError::NewerFormat { .. } => Self::NewerFormat(error.to_string()),
-            DecodeError::Erased(_) | DecodeError::Body { .. } => Self::Corrupt {
+            DecodeError::Erased(seq) => Self::Erased(seq),
+            DecodeError::Body { .. } => Self::Corrupt {
                 what: error.to_string(),
                 source: Some(Arc::new(error)),
             },

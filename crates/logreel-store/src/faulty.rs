@@ -16,8 +16,8 @@ use tokio::runtime::Runtime;
 
 use crate::{
     Append, AppendError, Appended, ClaimOutcome, Claimable, Commanded, CreateError, Created,
-    Cursor, Doorbell, Entry, Error, EventPage, Filter, ForkError, Lapsed, NewFork, NewRun, Owner,
-    OwnerId, RunPage, RunStore, SessionInfo, Stats,
+    Cursor, Doorbell, Entry, EraseError, Error, EventPage, Filter, ForkError, Heirs, Import,
+    ImportError, Lapsed, NewFork, NewRun, Owner, OwnerId, RunPage, RunStore, SessionInfo, Stats,
 };
 
 /// What happens to the chosen write.
@@ -48,7 +48,7 @@ impl Fault {
 
 /// Says which writes fail and counts them. A clone is the same controller.
 ///
-/// Create, fork, append, command, claim and release are writes, counted together from 1.
+/// Create, fork, import, take_over, append, command, claim, release and erase are writes, counted together from 1.
 #[derive(Clone, Default)]
 pub struct Faults(Arc<Mutex<Plan>>);
 
@@ -298,6 +298,14 @@ impl RunStore for FaultyStore {
         self.write(self.inner.fork(new)).await
     }
 
+    async fn import(&self, import: Import) -> Result<Entry, ImportError> {
+        self.write(self.inner.import(import)).await
+    }
+
+    async fn take_over(&self, run: &RunId) -> Result<Entry, ImportError> {
+        self.write(self.inner.take_over(run)).await
+    }
+
     async fn append(&self, append: Append) -> Result<Appended, AppendError> {
         self.write(self.inner.append(append)).await
     }
@@ -323,6 +331,10 @@ impl RunStore for FaultyStore {
 
     async fn key(&self, run: &RunId) -> Result<Option<RunKey>, Error> {
         self.pass(self.inner.key(run)).await
+    }
+
+    async fn keys(&self, run: &RunId) -> Result<Vec<(RunId, Option<RunKey>)>, Error> {
+        self.pass(self.inner.keys(run)).await
     }
 
     async fn list(
@@ -397,6 +409,10 @@ impl RunStore for FaultyStore {
 
     async fn delete(&self, run: &RunId) -> Result<(), Error> {
         self.pass(self.inner.delete(run)).await
+    }
+
+    async fn erase(&self, run: &RunId, with: Heirs) -> Result<Vec<RunId>, EraseError> {
+        self.write(self.inner.erase(run, with)).await
     }
 
     async fn stats(&self) -> Result<Stats, Error> {

@@ -6,8 +6,10 @@
 
 pub mod doorbell;
 pub mod env;
+pub mod erase;
 pub mod error;
 pub mod fork;
+pub mod import;
 pub mod memory;
 pub mod model;
 pub mod sqlite;
@@ -21,8 +23,10 @@ pub mod faulty;
 
 pub use doorbell::Doorbell;
 pub use env::{Env, SystemEnv};
+pub use erase::{EraseError, Heirs};
 pub use error::{AppendError, CreateError, Error, ForkError};
 pub use fork::{ForkAt, NewFork};
+pub use import::{Import, ImportError, ImportedBlob, Source};
 pub use memory::MemoryStore;
 pub use model::{
     Append, Appended, ClaimOutcome, Claimable, Commanded, Created, Cursor, Driver, Entry,

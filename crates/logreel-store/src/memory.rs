@@ -3,7 +3,9 @@
 //! It owns one state behind one mutex; every operation is one critical section, which is what a
 //! transaction is elsewhere. It keeps nothing when the process ends, so "durable" means nothing here.
 
+mod erase;
 mod fork;
+mod import;
 mod limit;
 mod list;
 mod state;
@@ -26,8 +28,9 @@ use crate::doorbell::Doorbells;
 use crate::tip::{PAYLOAD_MAX_BYTES, Prepared, Tip, prepare};
 use crate::{
     Append, AppendError, Appended, ClaimOutcome, Claimable, Commanded, CreateError, Created,
-    Cursor, Doorbell, Driver, Entry, Env, Error, EventPage, Filter, ForkError, Lapsed, NewFork,
-    NewRun, Owner, OwnerId, RunPage, RunStore, SessionInfo, Stats, SystemEnv,
+    Cursor, Doorbell, Driver, Entry, Env, EraseError, Error, EventPage, Filter, ForkError, Heirs,
+    Import, ImportError, Lapsed, NewFork, NewRun, Owner, OwnerId, RunPage, RunStore, SessionInfo,
+    Stats, SystemEnv,
 };
 
 /// How long the key of a deleted run is kept (rule 6).
@@ -114,13 +117,16 @@ impl MemoryStore {
     fn active(&self, state: &State, session: &Session) -> Option<RunId> {
         let mut runs = state.runs.values().rev();
         let of_session = |run: &Run| run.tip.row.facts.session.as_ref() == Some(session);
-        let ended = |run: &Run| run.tip.row.status().is_terminal();
+        let ended = |run: &Run| run.tip.row.status().is_terminal() || run.read_only;
         runs.find(|run| of_session(run) && (!ended(run) || self.is_driven(state, run)))
             .map(|run| run.tip.row.run)
     }
 
     /// From when a worker may take a run that nobody drives (rule 18).
     fn ready(state: &State, run: &Run) -> Ready {
+        if run.read_only {
+            return Ready::Never;
+        }
         let child_ended = |step: Option<&StepId>| Ok::<_, Infallible>(state.child_ended(run, step));
         let Ok(ready) = Ready::of(&run.tip.row, child_ended);
         ready
@@ -172,8 +178,8 @@ impl MemoryStore {
             },
             driver,
             over_limit,
-            erased: false,
-            read_only: false,
+            erased: run.erased,
+            read_only: run.read_only,
         }
     }
 }
@@ -208,7 +214,7 @@ impl RunStore for MemoryStore {
         if let Some((what, known)) = known {
             let first = &known.started;
             let differs = match () {
-                () if known.shared > 0 => "parent",
+                () if known.is_fork() => "parent",
                 () if first.spec_digest != started.spec_digest => "spec",
                 () if first.session != started.session => "session",
                 () if first.input != started.input => "input",
@@ -284,6 +290,9 @@ impl RunStore for MemoryStore {
             epoch,
             lease,
             lapsed: Vec::new(),
+            read_only: false,
+            erased: false,
+            origins: Vec::new(),
         };
         state.runs.insert(state.last_place, created);
         state.keep_blobs(run, blobs, &[]);
@@ -295,6 +304,14 @@ impl RunStore for MemoryStore {
 
     async fn fork(&self, new: NewFork) -> Result<Created, ForkError> {
         self.make_fork(&new)
+    }
+
+    async fn import(&self, import: Import) -> Result<Entry, ImportError> {
+        self.take_in(import)
+    }
+
+    async fn take_over(&self, run: &RunId) -> Result<Entry, ImportError> {
+        self.make_own(run)
     }
 
     async fn append(&self, append: Append) -> Result<Appended, AppendError> {
@@ -317,6 +334,10 @@ impl RunStore for MemoryStore {
         // Rule 3: a stale epoch is fenced before anything else is looked at.
         if epoch != it.epoch {
             return Err(AppendError::Fenced { current: it.epoch });
+        }
+        // Rule 34: nobody drives it here.
+        if it.read_only {
+            return Err(Error::ReadOnly(run).into());
         }
         // Rule 14: late facts only while the last driver still holds its lease.
         let status = it.tip.row.status();
@@ -371,6 +392,10 @@ impl RunStore for MemoryStore {
                 repeated: true,
             });
         }
+        // Rule 34: what is driven elsewhere is not decided here.
+        if it.read_only {
+            return Err(Error::ReadOnly(*run));
+        }
         // Rule 4: read, decide from the row and append, with no epoch of its own.
         let decision = decide_outside(&it.tip.row, &it.tip.results, command, now);
         let answer = decision.answer;
@@ -422,7 +447,11 @@ impl RunStore for MemoryStore {
     }
 
     async fn key(&self, run: &RunId) -> Result<Option<RunKey>, Error> {
-        Ok(Some(self.lock().run(run)?.tip.key))
+        Ok(self.lock().run(run)?.key())
+    }
+
+    async fn keys(&self, run: &RunId) -> Result<Vec<(RunId, Option<RunKey>)>, Error> {
+        self.lock().keys_of(run)
     }
 
     async fn list(
@@ -519,6 +548,9 @@ impl RunStore for MemoryStore {
         let now = self.0.env.now();
         let claimer = state.owner(owner)?.to_string();
         let it = state.run(run)?;
+        if it.read_only {
+            return Err(Error::ReadOnly(*run));
+        }
         if self.is_driven(state, it) {
             return Ok(ClaimOutcome::Driven(self.entry_of(state, it)));
         }
@@ -660,6 +692,10 @@ impl RunStore for MemoryStore {
         drop(guard);
         self.0.bells.ring(run);
         Ok(())
+    }
+
+    async fn erase(&self, run: &RunId, with: Heirs) -> Result<Vec<RunId>, EraseError> {
+        self.erase_runs(*run, with)
     }
 
     async fn stats(&self) -> Result<Stats, Error> {

@@ -136,6 +136,7 @@ impl Entry {
 
     fn is_unattended(&self, now: Timestamp) -> bool {
         match &self.driver {
+            _ if self.read_only => false,
             Some(driver) => !driver.alive,
             None => {
                 let ready = Ready::shown(&self.row, self.ready_at);

@@ -8,8 +8,8 @@ use logreel_core::{AppendId, Blob, Digest, Epoch, Event, Outside, RunId, RunKey,
 
 use crate::{
     Append, AppendError, Appended, ClaimOutcome, Claimable, Commanded, CreateError, Created,
-    Cursor, Doorbell, Entry, Error, EventPage, Filter, ForkError, Lapsed, NewFork, NewRun, Owner,
-    OwnerId, RunPage, SessionInfo, Stats,
+    Cursor, Doorbell, Entry, EraseError, Error, EventPage, Filter, ForkError, Heirs, Import,
+    ImportError, Lapsed, NewFork, NewRun, Owner, OwnerId, RunPage, SessionInfo, Stats,
 };
 
 /// Whoever is handed the events of a [scan](RunStore::scan).
@@ -34,6 +34,11 @@ pub(crate) const SCANNED_AT_ONCE: usize = 512;
 ///   place.
 /// - **Forks share**: a fork's log is its parent's up to where they part, then its own, as one log: one
 ///   `seq`, one chain, one fold. What it shares cannot be deleted while it is there.
+/// - **Imports are whole**: a log that comes in is chained to the head it was folded at, and is stored with
+///   its events, blobs, row and keys, or not at all. One that has not ended is read-only: no append, command
+///   or claim lands on it before it is taken over.
+/// - **Erased is gone**: no call gives anything that an erased run held, and no file of the store has a byte
+///   of it. Its headers, status and counts stay, and its chain holds.
 /// - **Complete reads**: a page of an unknown run is an error, never an empty list; a reader that
 ///   follows a [`Doorbell`] sees every event once, in order.
 #[async_trait]
@@ -45,6 +50,14 @@ pub trait RunStore: Send + Sync + 'static {
     /// Makes a run that shares another's log up to an event and goes on with `run.forked`, or attaches
     /// to the fork that has the same id. Nothing is copied.
     async fn fork(&self, new: NewFork) -> Result<Created, ForkError>;
+
+    /// Stores a log that was written elsewhere, or goes on with one that is here (SEMANTICS 34). A fork is
+    /// stored whole, with the events that it shares.
+    async fn import(&self, import: Import) -> Result<Entry, ImportError>;
+
+    /// Makes an imported run this store's own, under a new epoch. Of a run that is not read-only nothing
+    /// changes.
+    async fn take_over(&self, run: &RunId) -> Result<Entry, ImportError>;
 
     /// Appends under a lease. An ambiguous outcome ([`Error::Ambiguous`]) is settled by sending the
     /// same append again.
@@ -102,6 +115,10 @@ pub trait RunStore: Send + Sync + 'static {
 
     /// The key that the run's own bodies are hashed with; `None` once it was erased.
     async fn key(&self, run: &RunId) -> Result<Option<RunKey>, Error>;
+
+    /// The keys that the bodies of a run's whole log are hashed with: the run's own, and those of the runs
+    /// that it shares events with.
+    async fn keys(&self, run: &RunId) -> Result<Vec<(RunId, Option<RunKey>)>, Error>;
 
     /// Runs, newest first in the order of creation in this store.
     async fn list(
@@ -169,6 +186,11 @@ pub trait RunStore: Send + Sync + 'static {
     /// Removes an ended run, its events, references and search rows. Its key is kept for 30 days. A
     /// run that others share events of stays ([`Error::ForkedFrom`]).
     async fn delete(&self, run: &RunId) -> Result<(), Error>;
+
+    /// Erases an ended run, and those that go with it: bodies, key, blobs that no other run needs, words to
+    /// be found by, and what its row says beside status and counts (SEMANTICS 33). Headers stay, and the
+    /// chain holds. Gives the runs that were erased.
+    async fn erase(&self, run: &RunId, with: Heirs) -> Result<Vec<RunId>, EraseError>;
 
     /// How much there is.
     async fn stats(&self) -> Result<Stats, Error>;

@@ -388,7 +388,8 @@ impl Inner {
         let Some(parent) = &entry.row.facts.parent else {
             return Ok(false);
         };
-        if parent.relation != Relation::Child {
+        // Whose parent is elsewhere is driven there.
+        if parent.relation != Relation::Child || entry.read_only {
             return Ok(false);
         }
         match self.store.entry(&parent.run).await {

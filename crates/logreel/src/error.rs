@@ -5,7 +5,9 @@ use std::fmt;
 
 use logreel_core::event::{Cause, RunKind};
 use logreel_core::{Rejected, RunId, Seq, Session, Status, StepId};
-use logreel_store::{AppendError, CreateError, ForkError};
+use logreel_store::{AppendError, CreateError, EraseError, ForkError, ImportError};
+
+use crate::carry::FileError;
 
 /// What to do about an error; the same closed list on the command line and over HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -253,6 +255,38 @@ pub enum Error {
     /// A checkpoint's spec is not the one it says it has.
     #[error("the checkpoint of {0} was changed: its spec does not have its spec_digest")]
     DamagedCheckpoint(RunId),
+    /// The log that is imported and the one that is here are two that went their own ways.
+    #[error("{run} has gone another way here: event {seq} is the first that differs{}", if *moved { " (it was moved away from here)" } else { "" })]
+    Diverged {
+        /// Which run.
+        run: RunId,
+        /// The first event that differs.
+        seq: Seq,
+        /// What is here ends where the run was moved away.
+        moved: bool,
+    },
+    /// The log was not taken in.
+    #[error(transparent)]
+    Import(ImportError),
+    /// The run was not erased.
+    #[error(transparent)]
+    Erase(EraseError),
+    /// A file of runs cannot be read or written, or does not hold.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A child alone cannot go on.
+    #[error(
+        "{run} is part of {parent}, which is not here; export that one, with everything below it"
+    )]
+    PartOf {
+        /// Which run.
+        run: RunId,
+        /// Whose child it is.
+        parent: RunId,
+    },
+    /// The run went on while it was moved away.
+    #[error("{0} went on while it was exported; it stays here, and what was written is a copy")]
+    WentOn(RunId),
     /// Only an agent hears what is said to it.
     #[error("{0} is no agent's run, so nobody would hear it")]
     NotSteered(RunId),
@@ -305,6 +339,24 @@ impl From<ForkError> for Error {
     }
 }
 
+impl From<EraseError> for Error {
+    fn from(error: EraseError) -> Self {
+        match error {
+            EraseError::Store(error) => Self::Store(error),
+            other => Self::Erase(other),
+        }
+    }
+}
+
+impl From<ImportError> for Error {
+    fn from(error: ImportError) -> Self {
+        match error {
+            ImportError::Store(error) => Self::Store(error),
+            other => Self::Import(other),
+        }
+    }
+}
+
 impl Error {
     pub(crate) fn value(what: impl Into<String>, source: serde_json::Error) -> Self {
         Self::Value {
@@ -332,15 +384,17 @@ impl Error {
                 Store::NewerSchema { .. } | Store::NewerFormat(_) => ErrorKind::NewerFormat,
                 Store::Corrupt { .. } => ErrorKind::Corrupt,
                 Store::TooLarge { .. } => ErrorKind::TooLarge,
-                Store::StillNeeded { .. } | Store::ForkedFrom { .. } | Store::ReadOnly(_) => {
-                    ErrorKind::NotApplicable
-                }
+                Store::StillNeeded { .. }
+                | Store::ForkedFrom { .. }
+                | Store::ReadOnly(_)
+                | Store::ErasedRun(_)
+                | Store::Erased(_) => ErrorKind::NotApplicable,
                 Store::InvalidCursor(_) => ErrorKind::Usage,
                 Store::Bug(_) => ErrorKind::Bug,
             },
             Self::Rejected { why, .. } => match why {
                 Rejected::Ended(_) => ErrorKind::Terminal,
-                Rejected::WaitHasEnded(_) => ErrorKind::Conflict,
+                Rejected::WaitHasEnded(_) | Rejected::WentOn => ErrorKind::Conflict,
                 Rejected::UnknownWait(_) => ErrorKind::NotFound,
                 Rejected::NameTheWait(_) => ErrorKind::Ambiguous,
                 Rejected::Illegal(_)
@@ -371,6 +425,24 @@ impl Error {
                 ErrorKind::Invalid
             }
             Self::ResultUsed { .. } | Self::NotAskedYet { .. } => ErrorKind::NotApplicable,
+            Self::Import(error) => match error {
+                ImportError::Changed { .. } | ImportError::KeyTaken { .. } => ErrorKind::Conflict,
+                ImportError::Driven { .. } => ErrorKind::Driven,
+                ImportError::Busy { .. } => ErrorKind::Busy,
+                ImportError::Chain(_) | ImportError::Source(_) => ErrorKind::Invalid,
+                // `From` leaves none.
+                ImportError::Store(_) => ErrorKind::Bug,
+            },
+            Self::Erase(error) => match error {
+                EraseError::NotEnded { .. } | EraseError::Needed { .. } => ErrorKind::NotApplicable,
+                EraseError::Driven(_) => ErrorKind::Driven,
+                EraseError::Traces(_) => ErrorKind::Unavailable,
+                // `From` leaves none.
+                EraseError::Store(_) => ErrorKind::Bug,
+            },
+            Self::Diverged { .. } | Self::WentOn(_) => ErrorKind::Conflict,
+            Self::File(error) => error.kind(),
+            Self::PartOf { .. } => ErrorKind::NotApplicable,
             Self::Driven { .. } => ErrorKind::Driven,
             Self::Waiting { .. } => ErrorKind::NotApplicable,
             Self::SpecChanged { .. } => ErrorKind::SpecChanged,

@@ -57,7 +57,7 @@ impl Inner {
         }
     }
 
-    /// The children that have not ended.
+    /// The children that have not ended. Those that are driven elsewhere are not for anyone here.
     pub(crate) async fn live_children(&self, run: &RunId) -> Result<Vec<RunId>, Error> {
         let filter = Filter {
             parent: Some(*run),
@@ -70,7 +70,7 @@ impl Inner {
             for entry in page.items {
                 let parent = entry.row.facts.parent.as_ref();
                 let is_child = parent.is_some_and(|parent| parent.relation == Relation::Child);
-                if is_child && !entry.row.status().is_terminal() {
+                if is_child && !entry.row.status().is_terminal() && !entry.read_only {
                     children.push(entry.row.run);
                 }
             }

@@ -91,6 +91,9 @@ impl Inner {
             }
             _ => {}
         }
+        if entry.read_only {
+            return Err(logreel_store::Error::ReadOnly(*run).into());
+        }
         let accepts = !matches!(under, Under::Stored);
         let program = match under {
             Under::Other(program) => program,

@@ -220,6 +220,10 @@ impl Inner {
                     tries += 1;
                     self.env.sleep(CREATE_PAUSE).await;
                 }
+                // Whoever attaches wants to see it through, and nobody can here.
+                Ok(Created::Attached(entry)) if entry.read_only => {
+                    return Err(logreel_store::Error::ReadOnly(entry.row.run).into());
+                }
                 other => return Ok(other?),
             }
         }

@@ -1,4 +1,5 @@
-//! A run of 1,000,000 events is written, read, folded, tailed, listed, forked and compared in less than 200 MiB.
+//! A run of 1,000,000 events is written, read, folded, tailed, listed, forked, compared, exported, checked and
+//! imported in less than 200 MiB.
 #![allow(
     clippy::unwrap_used,
     missing_docs,
@@ -225,6 +226,35 @@ async fn diff(folder: &Path, run: RunId, fork: RunId) {
     engine.close().await.unwrap();
 }
 
+async fn export(folder: &Path, run: RunId, reel: bool) {
+    let store = Arc::new(open(folder));
+    let engine = Engine::builder().store(store).build().await.unwrap();
+    let name = if reel { "run.reel" } else { "run.jsonl" };
+    let file = std::fs::File::create_new(folder.join(name)).unwrap();
+    let mut file = std::io::BufWriter::new(file);
+    let exported = match reel {
+        true => engine.export_reel(&run, &mut file).await.unwrap(),
+        false => engine.export_jsonl(&run, &mut file).await.unwrap(),
+    };
+    assert_eq!(exported.events, EVENTS);
+}
+
+fn check_file(folder: &Path, run: RunId) {
+    let file = RunFile::open(folder.join("run.reel")).unwrap();
+    let checked = file.read().unwrap().check_next(None).unwrap().unwrap();
+    assert_eq!((checked.run, checked.head.seq.0), (run, EVENTS));
+    assert!(checked.folded.is_ok());
+}
+
+async fn import(folder: &Path) {
+    let folder = folder.join("elsewhere");
+    let file = RunFile::open(folder.with_file_name("run.reel")).unwrap();
+    let store = Arc::new(open(&folder));
+    let engine = Engine::builder().store(store).build().await.unwrap();
+    let imported = engine.import(&file).await.unwrap();
+    assert_eq!(imported[0].entry.row.head.seq.0, EVENTS);
+}
+
 /// The most memory this process ever had, in MiB.
 fn peak_mib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -241,9 +271,8 @@ fn peak_mib() -> u64 {
 }
 
 #[test]
-fn a_run_of_a_million_events_is_written_read_folded_tailed_listed_forked_and_compared_under_200_mib()
- {
-    const NAME: &str = "a_run_of_a_million_events_is_written_read_folded_tailed_listed_forked_and_compared_under_200_mib";
+fn a_run_of_a_million_events_is_handled_in_every_way_under_200_mib() {
+    const NAME: &str = "a_run_of_a_million_events_is_handled_in_every_way_under_200_mib";
     if let Some((role, folder)) = role() {
         let runtime = runtime();
         let (what, runs) = role.split_once(' ').unwrap_or((&role, ""));
@@ -258,6 +287,10 @@ fn a_run_of_a_million_events_is_written_read_folded_tailed_listed_forked_and_com
             "fork" => runtime.block_on(fork(&folder, run())),
             "diff" => runtime.block_on(diff(&folder, run(), named(1))),
             "list" => runtime.block_on(list(&folder, run())),
+            "jsonl" => runtime.block_on(export(&folder, run(), false)),
+            "reel" => runtime.block_on(export(&folder, run(), true)),
+            "check" => check_file(&folder, run()),
+            "import" => runtime.block_on(import(&folder)),
             other => panic!("{other}"),
         }
         let took = SystemEnv.monotonic() - began;
@@ -271,6 +304,12 @@ fn a_run_of_a_million_events_is_written_read_folded_tailed_listed_forked_and_com
         .map(|what| (what, start(&format!("{what} {run}"))));
     for (what, child) in readers {
         check(what, child);
+    }
+    for together in [["reel", "jsonl"], ["check", "import"]] {
+        let children = together.map(|what| (what, start(&format!("{what} {run}"))));
+        for (what, child) in children {
+            check(what, child);
+        }
     }
 }
 

@@ -32,6 +32,9 @@ impl MemoryStore {
         }
         let owner = new.owner.map(|owner| state.owner(owner).map(|it| it.id));
         let owner = owner.transpose()?;
+        if state.run(&new.parent)?.erased {
+            return Err(ForkError::Erased(new.parent));
+        }
         let mut prefix = state.shared(Prefix::new(new), new)?;
         if prefix.missed() {
             prefix = state.shared(Prefix::of_all_steps(new), new)?;
@@ -64,6 +67,9 @@ impl MemoryStore {
             epoch,
             lease,
             lapsed: Vec::new(),
+            read_only: false,
+            erased: false,
+            origins: Vec::new(),
         };
         state.runs.insert(state.last_place, forked);
         state.keep_blobs(new.run, new.blobs.clone(), &[]);
@@ -104,16 +110,35 @@ impl State {
         let place = usize::try_from(seq.0 - writer.shared - 1).unwrap_or(usize::MAX);
         let missing = || Error::Bug(format!("{run} has no event {seq}"));
         let record = writer.log.get(place).ok_or_else(missing)?.clone();
-        let writer = writer.tip.row.run;
+        // A fork that was imported whole has the events of others in its own log.
+        let writer = record.origin.unwrap_or(writer.tip.row.run);
         Ok(Record {
             origin: (writer != *run).then_some(writer),
             ..record
         })
     }
 
+    /// The keys of everyone whose events the run's log has.
+    pub fn keys_of(&self, run: &RunId) -> Result<Vec<(RunId, Option<RunKey>)>, Error> {
+        let mut keys: Vec<(RunId, Option<RunKey>)> = Vec::new();
+        let mut writer = self.run(run)?;
+        loop {
+            keys.push((writer.tip.row.run, writer.key()));
+            keys.extend(writer.origins.iter().copied());
+            let parent = writer.tip.row.facts.parent.as_ref();
+            match parent.filter(|_| writer.shared > 0) {
+                Some(parent) => writer = self.run(&parent.run)?,
+                None => return Ok(keys),
+            }
+        }
+    }
+
+    /// The runs that share its events.
     pub fn forks_of(&self, run: &RunId) -> Vec<RunId> {
         let heirs = self.heirs_of(run);
-        let forks = heirs.filter(|(_, relation)| *relation != Relation::Child);
+        // One that was imported whole has all of its log itself.
+        let forks =
+            heirs.filter(|(heir, relation)| *relation != Relation::Child && heir.shared > 0);
         forks.map(|(heir, _)| heir.tip.row.run).collect()
     }
 
@@ -125,7 +150,7 @@ impl State {
             .map(|row| row.run)
     }
 
-    fn heirs_of(&self, run: &RunId) -> impl Iterator<Item = (&Run, Relation)> {
+    pub fn heirs_of(&self, run: &RunId) -> impl Iterator<Item = (&Run, Relation)> {
         self.runs.values().filter_map(|heir| {
             let parent = heir.tip.row.facts.parent.as_ref();
             let parent = parent.filter(|parent| parent.run == *run)?;

@@ -7,7 +7,8 @@ use std::time::Duration;
 use logreel_core::chain::Sealed;
 use logreel_core::event::{Body, RunStarted};
 use logreel_core::{
-    AppendId, Blob, Digest, Epoch, Event, IllegalEvent, Record, Rejected, RunId, StepId, Timestamp,
+    AppendId, Blob, Digest, Epoch, Event, IllegalEvent, Record, Rejected, RunId, RunKey, StepId,
+    Timestamp,
 };
 
 use crate::tip::{Prepared, Tip};
@@ -48,6 +49,12 @@ pub(super) struct Run {
     pub lease: Option<(OwnerId, Timestamp)>,
     /// Rule 24: who lost its lease by silence.
     pub lapsed: Vec<(Epoch, OwnerId)>,
+    /// Rule 34: it was imported and not taken over.
+    pub read_only: bool,
+    /// Rule 33: what it held is gone.
+    pub erased: bool,
+    /// Rule 31: the keys of the runs that a fork shares events with, when it was imported whole.
+    pub origins: Vec<(RunId, Option<RunKey>)>,
 }
 
 #[derive(Clone)]
@@ -145,6 +152,16 @@ impl State {
 }
 
 impl Run {
+    /// What its own bodies are hashed with.
+    pub fn key(&self) -> Option<RunKey> {
+        (!self.erased).then_some(self.tip.key)
+    }
+
+    /// Whether its log begins with another run's events, here or where it was imported from.
+    pub fn is_fork(&self) -> bool {
+        self.shared > 0 || !self.origins.is_empty()
+    }
+
     /// The one way into a log: all events or, when one is illegal, none (rule 1).
     pub fn extend(
         &mut self,

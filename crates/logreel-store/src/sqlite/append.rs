@@ -363,7 +363,7 @@ pub(super) fn retire(tx: &mut Tx<'_>, id: i64, run: &RunId) -> rusqlite::Result<
 }
 
 /// A child's end makes a parent that waits for it ready (SEMANTICS 18).
-fn wake_parent(tx: &mut Tx<'_>, facts: &Facts) -> Result<(), Halt> {
+pub(super) fn wake_parent(tx: &mut Tx<'_>, facts: &Facts) -> Result<(), Halt> {
     let Some(parent) = facts
         .parent
         .as_ref()

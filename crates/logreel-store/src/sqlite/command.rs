@@ -35,7 +35,7 @@ pub(super) fn command(
     }
     match command {
         // Works from the row alone, whatever newer build wrote the log (SEMANTICS 12).
-        Outside::Cancel { .. } => {}
+        Outside::Cancel { .. } => stored.check_own()?,
         _ => stored.check_foldable()?,
     }
     let now = tx.shared.env.now();

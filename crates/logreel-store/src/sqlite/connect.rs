@@ -105,7 +105,8 @@ fn pragmas(role: Role, durability: Durability) -> Vec<(&'static str, i64)> {
         ("foreign_keys", 0),
     ];
     match role {
-        Role::Writer => pragmas.push(("cache_size", -8192)),
+        // What is deleted is written over, so that an erasure finds little else to do.
+        Role::Writer => pragmas.extend([("cache_size", -8192), ("secure_delete", 1)]),
         Role::Reader => pragmas.extend([("cache_size", -2048), ("query_only", 1)]),
     }
     pragmas

@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use logreel_core::chain::Sealed;
 use logreel_core::event::{Body, Relation, RunStarted};
+use logreel_core::row::Facts;
 use logreel_core::{Blob, Epoch, FOLD_VERSION, FORMAT, RunId, RunKey, Session, Timestamp};
-use rusqlite::{OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use super::append::retire;
 use super::failure::Halt;
+use super::fork;
 use super::limit;
 use super::rows::{self, Mark, RECORD, Stored};
 use super::search;
@@ -19,7 +21,7 @@ use crate::tip::{Prepared, Tip};
 use crate::{CreateError, Created, Error, OwnerId};
 
 /// How long the key of a deleted run is kept.
-const KEY_KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+pub(super) const KEY_KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// A run to be created, with its event 1 written.
 pub(super) struct Work {
@@ -135,15 +137,20 @@ pub(super) fn place(tx: &mut Tx<'_>, placed: Placed<'_>) -> Result<i64, Halt> {
     let pos = *tx.next_pos()?;
     rows::insert_events(conn, id, tx.next_pos()?, sealed, Mark::Tag(0))?;
     rows::insert_blobs(conn, id, blobs, Sources::new(conn, id, sealed, pos))?;
-    for (name, value) in &row.facts.labels {
-        conn.prepare_cached("INSERT INTO labels (k, v, run) VALUES (?1, ?2, ?3)")?
-            .execute(params![name, value, id])?;
-    }
+    insert_labels(conn, id, &row.facts)?;
     search::insert(conn, id, &row.facts)?;
     let (run, head) = (row.run, row.head.seq);
     tx.tips.put(run, Known { id, tip });
     tx.ring(run, head);
     Ok(id)
+}
+
+pub(super) fn insert_labels(conn: &Connection, id: i64, facts: &Facts) -> rusqlite::Result<()> {
+    for (name, value) in &facts.labels {
+        conn.prepare_cached("INSERT INTO labels (k, v, run) VALUES (?1, ?2, ?3)")?
+            .execute(params![name, value, id])?;
+    }
+    Ok(())
 }
 
 /// The run that has the id or the key already.
@@ -206,6 +213,9 @@ fn difference(
     stored: &Stored,
     started: &RunStarted,
 ) -> Result<Option<&'static str>, Halt> {
+    if fork::is_imported_whole(tx.conn, &stored.row.run)? {
+        return Ok(Some("parent"));
+    }
     let sql = format!("SELECT {RECORD} FROM events WHERE run = ?1 AND seq = 1");
     let mut statement = tx.conn.prepare_cached(&sql)?;
     let mut rows = statement.query([stored.id])?;
@@ -300,7 +310,8 @@ fn check_session(tx: &mut Tx<'_>, session: &Session) -> Result<(), Halt<CreateEr
     }))
 }
 
-fn insert_run(tx: &Tx<'_>, tip: &Tip) -> rusqlite::Result<i64> {
+/// Writes the wide row of a new run. Gives its integer id.
+pub(super) fn insert_run(tx: &Tx<'_>, tip: &Tip) -> rusqlite::Result<i64> {
     let row = &tip.row;
     let facts = &row.facts;
     let parent = facts.parent.as_ref();

@@ -61,6 +61,8 @@ pub(super) fn delete(tx: &mut Tx<'_>, run: RunId) -> Result<(), Halt> {
         .execute([last])?;
     conn.prepare_cached("DELETE FROM events WHERE run = ?1")?
         .execute([id])?;
+    conn.prepare_cached("DELETE FROM origins WHERE run = ?1")?
+        .execute([id])?;
     conn.prepare_cached("DELETE FROM labels WHERE run = ?1")?
         .execute([id])?;
     conn.prepare_cached("UPDATE keys SET deleted_at = ?2 WHERE run = ?1")?
@@ -80,7 +82,7 @@ pub(super) fn delete(tx: &mut Tx<'_>, run: RunId) -> Result<(), Halt> {
 /// A blob goes with its last reference, unless a context node that stays comes after it; a node that
 /// goes may have been the last that kept the one before it. One that stays no longer needs the run's
 /// events.
-fn delete_blobs(conn: &Connection, id: i64) -> Result<(), Halt> {
+pub(super) fn delete_blobs(conn: &Connection, id: i64) -> Result<(), Halt> {
     let referred: Vec<Vec<u8>> = conn
         .prepare_cached("SELECT digest FROM blob_refs WHERE run = ?1")?
         .query_map([id], |row| row.get(0))?

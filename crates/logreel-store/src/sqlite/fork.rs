@@ -41,6 +41,7 @@ pub(super) fn segments(conn: &Connection, id: i64, run: RunId) -> Result<Vec<Seg
         // A fork of a fork may have been made before the latter's own first event.
         if first <= last {
             parts.push(Segment { id, run, last });
+            parts.extend(imported(conn, id, last)?);
         }
         let parent = match first {
             Seq::FIRST => None,
@@ -53,6 +54,51 @@ pub(super) fn segments(conn: &Connection, id: i64, run: RunId) -> Result<Vec<Seg
         last = last.min(Seq(first.0.saturating_sub(1)));
         (id, run) = (parent_id, parent);
     }
+}
+
+/// The parts of a log before its run's own that were imported with it, up to `last`, latest first.
+fn imported(conn: &Connection, id: i64, last: Seq) -> Result<Vec<Segment>, Halt> {
+    let sql = "SELECT last, origin FROM origins WHERE run = ?1 ORDER BY last DESC";
+    let mut statement = conn.prepare_cached(sql)?;
+    let mut found = statement.query([id])?;
+    let mut parts = Vec::new();
+    while let Some(row) = found.next()? {
+        let origin = row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?;
+        parts.push(Segment {
+            id,
+            run: rows::run_id(origin)?,
+            last: last.min(Seq(rows::unsigned(row.get(0)?))),
+        });
+    }
+    Ok(parts)
+}
+
+/// Whether the run's log was imported with events of other runs in it.
+pub(super) fn is_imported_whole(conn: &Connection, run: &RunId) -> rusqlite::Result<bool> {
+    let sql = "SELECT 1 FROM origins WHERE run = (SELECT id FROM runs WHERE run = ?1) LIMIT 1";
+    conn.prepare_cached(sql)?.exists([run.to_string()])
+}
+
+/// The keys of everyone whose events the run's log has.
+pub(super) fn keys(conn: &Connection, run: &RunId) -> Result<Vec<(RunId, Option<RunKey>)>, Halt> {
+    let id = rows::id_of(conn, run)?.ok_or(Error::NotFound(*run))?;
+    let mut keys: Vec<(RunId, Option<RunKey>)> = Vec::new();
+    for part in segments(conn, id, *run)? {
+        let of_origin = conn
+            .prepare_cached("SELECT key FROM origins WHERE run = ?1 AND origin = ?2 LIMIT 1")?
+            .query_row(params![part.id, part.run.to_string()], |row| row.get(0))
+            .optional()?;
+        let key: Option<Vec<u8>> = match of_origin {
+            Some(key) => key,
+            None => conn
+                .prepare_cached("SELECT key FROM runs WHERE id = ?1")?
+                .query_row([part.id], |row| row.get(0))?,
+        };
+        let broken = |_| damaged(format!("the key of {}", part.run));
+        let key = key.map(|key| key.try_into().map(RunKey).map_err(broken));
+        keys.push((part.run, key.transpose()?));
+    }
+    Ok(keys)
 }
 
 /// The run that this one shares events of.
@@ -160,9 +206,10 @@ pub(super) fn refold(
     Ok(row.filter(|_| !unknown).map(|row| (row, tally.sum())))
 }
 
-/// The runs that share events of this one.
+/// The runs that share events of this one. One that was imported whole has all of its log itself.
 pub(super) fn forks_of(conn: &Connection, run: &RunId) -> Result<Vec<RunId>, Halt> {
-    let sql = "SELECT run FROM runs WHERE parent = ?1 AND relation <> 'child' ORDER BY id";
+    let sql = "SELECT run FROM runs r WHERE parent = ?1 AND relation <> 'child'
+        AND NOT EXISTS (SELECT 1 FROM origins WHERE run = r.id) ORDER BY id";
     let mut statement = conn.prepare_cached(sql)?;
     let mut found = statement.query([run.to_string()])?;
     let mut forks = Vec::new();
@@ -172,6 +219,46 @@ pub(super) fn forks_of(conn: &Connection, run: &RunId) -> Result<Vec<RunId>, Hal
         )?);
     }
     Ok(forks)
+}
+
+/// The runs that hold what this one held, because they were forked from it, and were not erased.
+pub(super) fn forks_to_erase(conn: &Connection, run: &RunId) -> Result<Vec<RunId>, Halt> {
+    let sql = "SELECT run FROM runs WHERE parent = ?1 AND relation <> 'child' AND NOT erased
+        ORDER BY id";
+    let mut statement = conn.prepare_cached(sql)?;
+    let mut found = statement.query([run.to_string()])?;
+    let mut forks = Vec::new();
+    while let Some(row) = found.next()? {
+        forks.push(rows::run_id(
+            row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?,
+        )?);
+    }
+    Ok(forks)
+}
+
+/// The events that are stored with the run itself, from `from` on.
+pub(super) fn own_records(
+    conn: &Connection,
+    id: i64,
+    run: RunId,
+    segments: &[Segment],
+    from: Seq,
+    limit: i64,
+) -> Result<Vec<Record>, Halt> {
+    let sql =
+        format!("SELECT {RECORD} FROM events WHERE run = ?1 AND seq >= ?2 ORDER BY seq LIMIT ?3");
+    let mut statement = conn.prepare_cached(&sql)?;
+    let from = i64::try_from(from.0).unwrap_or(i64::MAX);
+    let mut found = statement.query(params![id, from, limit])?;
+    let mut records = Vec::new();
+    while let Some(row) = found.next()? {
+        let record = rows::record(row)?;
+        let part = segments.iter().find(|part| record.seq <= part.last);
+        let writer = part.map_or(run, |part| part.run);
+        let origin = (writer != run).then_some(writer);
+        records.push(Record { origin, ..record });
+    }
+    Ok(records)
 }
 
 /// What the fork begins with; `None` when a run with its id is there already.

@@ -122,6 +122,7 @@ pub(super) fn claim(tx: &mut Tx<'_>, run: RunId, owner: OwnerId) -> Result<Claim
     if !stored.live {
         return Ok(ClaimOutcome::NotReady(stored.entry(tx.conn, tx.shared)?));
     }
+    stored.check_own()?;
     let now = tx.shared.env.now();
     let Some(reason) = claim_reason(tx.conn, &stored, now)? else {
         if stored.lease.is_some() {

@@ -84,6 +84,9 @@ pub(super) fn read_page(
 ) -> Result<(Seq, bool), Halt> {
     let from = from.max(Seq::FIRST);
     let limit = limit.max(1);
+    if fork::is_imported_whole(conn, run)? {
+        return fork::page(conn, run, from, limit)?.try_map(T::of_record);
+    }
     // One statement, so that the page is of one moment.
     let sql = format!(
         "SELECT {RECORD} FROM events

@@ -189,7 +189,7 @@ pub(super) fn refold(
 impl Stored {
     /// What an append extends.
     pub fn tip(&self) -> Result<Tip, Error> {
-        let key = self.key.ok_or(Error::ReadOnly(self.row.run))?;
+        let key = self.key.ok_or(Error::ErasedRun(self.row.run))?;
         Ok(Tip {
             row: self.row.clone(),
             results: self.results,
@@ -212,6 +212,7 @@ impl Stored {
         };
         let ready_at = match (self.lease, self.row.status()) {
             (Some(_), _) => None,
+            (None, _) if self.read_only => None,
             (None, Status::Waiting) => self.ready_at.map(Timestamp::from_micros),
             (None, _) => self.row.ready_at(),
         };
@@ -242,10 +243,18 @@ impl Stored {
                 self.row.run, self.needs
             )));
         }
-        if self.read_only || self.erased {
-            return Err(Error::ReadOnly(self.row.run));
+        if self.erased {
+            return Err(Error::ErasedRun(self.row.run));
         }
-        Ok(())
+        self.check_own()
+    }
+
+    /// Refuses what was imported and not taken over.
+    pub fn check_own(&self) -> Result<(), Error> {
+        match self.read_only {
+            true => Err(Error::ReadOnly(self.row.run)),
+            false => Ok(()),
+        }
     }
 }
 
@@ -395,6 +404,37 @@ pub(super) fn insert_events(
         ])?;
         *pos += 1;
     }
+    Ok(())
+}
+
+/// Writes an event as it was stored elsewhere.
+pub(super) fn insert_record(
+    conn: &Connection,
+    id: i64,
+    pos: i64,
+    record: &Record,
+) -> rusqlite::Result<()> {
+    let (body, body_digest) = match &record.body {
+        StoredBody::Text(text) => (Some(text), None),
+        StoredBody::Erased(digest) => (None, Some(digest.as_bytes().as_slice())),
+    };
+    // Each is an append of its own: whoever appended it will not ask again here.
+    let sql = "INSERT INTO events (pos, run, seq, kind, at, caller_at, epoch, late, format, tag,
+        digest, body_digest, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 0, ?10, ?11, ?12)";
+    conn.prepare_cached(sql)?.execute(params![
+        pos,
+        id,
+        record.seq.0.cast_signed(),
+        record.kind,
+        record.at.as_micros(),
+        record.caller_at.map(Timestamp::as_micros),
+        record.epoch.0.cast_signed(),
+        record.late,
+        record.format,
+        record.digest.as_bytes().as_slice(),
+        body_digest,
+        body,
+    ])?;
     Ok(())
 }
 

@@ -12,7 +12,7 @@
 use rusqlite::Connection;
 
 /// Changes with the tables.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 
 /// The page size of a new store. A row of more than half a page has the page to itself, and one of more
 /// than a page fills pages to the brim: with 4 KiB, messages of 2 kB take twice their length. An append
@@ -107,6 +107,12 @@ CREATE TABLE events (
 );
 CREATE UNIQUE INDEX events_append ON events (run, append_id) WHERE append_id IS NOT NULL;
 
+-- Whose the first events of a fork are that was imported whole, each up to an event; the run's own follow.
+CREATE TABLE origins (
+  run INTEGER NOT NULL, last INTEGER NOT NULL, origin TEXT NOT NULL, key BLOB,
+  PRIMARY KEY (run, last)
+) WITHOUT ROWID;
+
 CREATE TABLE blobs (
   digest BLOB PRIMARY KEY,
   -- The context node before this one, which must live as long.
@@ -175,6 +181,15 @@ pub(super) fn upgrade(conn: &Connection) -> rusqlite::Result<()> {
              ALTER TABLE live ADD COLUMN limit_max INTEGER;
              CREATE INDEX live_limit ON live (limit_key, owner, run) WHERE limit_key IS NOT NULL;
              PRAGMA user_version = 2;",
+        )?;
+    }
+    if version(conn)? == 2 {
+        conn.execute_batch(
+            "CREATE TABLE origins (
+               run INTEGER NOT NULL, last INTEGER NOT NULL, origin TEXT NOT NULL, key BLOB,
+               PRIMARY KEY (run, last)
+             ) WITHOUT ROWID;
+             PRAGMA user_version = 3;",
         )?;
     }
     Ok(())

@@ -9,12 +9,12 @@ use logreel_core::{
 use rusqlite::params;
 
 use super::open::SqliteStore;
-use super::{append, command, create, delete, fork, lease, list, read, rows, scan};
+use super::{append, command, create, delete, erase, fork, import, lease, list, read, rows, scan};
 use crate::tip::prepare;
 use crate::{
     Append, AppendError, Appended, ClaimOutcome, Claimable, Commanded, CreateError, Created,
-    Cursor, Doorbell, Each, Entry, Error, EventPage, Filter, ForkError, Lapsed, NewFork, NewRun,
-    Owner, OwnerId, RunPage, RunStore, SessionInfo, Stats,
+    Cursor, Doorbell, Each, Entry, EraseError, Error, EventPage, Filter, ForkError, Heirs, Import,
+    ImportError, Lapsed, NewFork, NewRun, Owner, OwnerId, RunPage, RunStore, SessionInfo, Stats,
 };
 
 #[async_trait]
@@ -55,6 +55,19 @@ impl RunStore for SqliteStore {
         shared.env.random(&mut key.0);
         self.writer()
             .submit(move |tx| fork::fork(tx, &new, decided, key))
+            .await
+    }
+
+    async fn import(&self, import: Import) -> Result<Entry, ImportError> {
+        self.writer()
+            .submit(move |tx| import::import(tx, import))
+            .await
+    }
+
+    async fn take_over(&self, run: &RunId) -> Result<Entry, ImportError> {
+        let run = *run;
+        self.writer()
+            .submit(move |tx| import::take_over(tx, run))
             .await
     }
 
@@ -117,6 +130,10 @@ impl RunStore for SqliteStore {
 
     async fn key(&self, run: &RunId) -> Result<Option<RunKey>, Error> {
         self.reading(|conn| read::key(conn, run))
+    }
+
+    async fn keys(&self, run: &RunId) -> Result<Vec<(RunId, Option<RunKey>)>, Error> {
+        self.reading(|conn| fork::keys(conn, run))
     }
 
     async fn list(
@@ -229,6 +246,16 @@ impl RunStore for SqliteStore {
         self.writer()
             .submit(move |tx| delete::delete(tx, run))
             .await
+    }
+
+    async fn erase(&self, run: &RunId, with: Heirs) -> Result<Vec<RunId>, EraseError> {
+        let run = *run;
+        let runs = self
+            .writer()
+            .submit(move |tx| erase::erase(tx, run, with))
+            .await?;
+        erase::leave_no_trace(self.shared()).map_err(EraseError::Traces)?;
+        Ok(runs)
     }
 
     async fn stats(&self) -> Result<Stats, Error> {

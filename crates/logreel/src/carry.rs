@@ -1,0 +1,16 @@
+//! Taking runs along: logs as files that can be checked alone, and the way back into a store.
+
+mod check;
+mod error;
+mod export;
+mod file;
+mod import;
+mod jsonl;
+mod lines;
+mod reel;
+
+pub use check::{LogCheck, Problem, Unfolded};
+pub use error::FileError;
+pub use export::Exported;
+pub use file::{CheckedRun, FileReading, RunFile};
+pub use import::{ImportOutcome, ImportedRun};
