@@ -16,7 +16,7 @@ use logreel_core::{Blob, Body, CallId, Digest, Epoch, Json, Payload, Seq};
 
 use crate::ctx::{Counted, Ctx, OUTER, Outer};
 use crate::error::TaskError;
-use crate::journal::{NEW_WAIT, Stop};
+use crate::journal::{NEW_WAIT, RecordError, Stop};
 use crate::step::panic_text;
 use crate::write_step::{Reconciled, has_settled, is_doubtful};
 
@@ -109,8 +109,7 @@ impl ToolCall<'_> {
     {
         let run = &self.ctx.0.journal.run;
         let bound = digest_of(&self.arguments)?;
-        let id = serde_json::to_string(&[self.call.as_str()])?;
-        let key = effect_key(run, &id, Some(&bound));
+        let key = effect_key(run, self.call.as_str(), Some(&bound));
         loop {
             let known = self.ctx.0.journal.with_state(|state| {
                 let known = state.tools.get(&self.call);
@@ -217,9 +216,21 @@ impl ToolCall<'_> {
             }
             Err(error) => (self.failed(&error), Vec::new()),
         };
+        let returned = matches!(body, Body::ToolReturned(_));
         match journal.record(vec![body.into()], blobs).await {
             Ok(_) => Ok(()),
-            Err(crate::journal::RecordError::Refused(why)) => {
+            // It was made, whatever it said.
+            Err(RecordError::Refused(why)) if returned && self.effect == Effect::Write => {
+                let (output, _) = Payload::of(Json::of(&format!("(not recorded: {why})"))?);
+                let returned = ToolReturned {
+                    call: self.call.clone(),
+                    output,
+                    redacted: 0,
+                };
+                ctx.log().record(vec![returned.into()], Vec::new()).await?;
+                Ok(())
+            }
+            Err(RecordError::Refused(why)) => {
                 let error = TaskError::from(why).permanent();
                 ctx.log()
                     .record(vec![self.failed(&error)], Vec::new())
@@ -341,17 +352,7 @@ impl ToolCall<'_> {
 
     /// Puts the call in doubt, and the run in wait for a person.
     async fn doubt(&self, reason: &str) -> Result<(), TaskError> {
-        let in_doubt = ToolInDoubt {
-            call: self.call.clone(),
-            reason: reason.to_owned(),
-        };
-        let wait = WaitStarted {
-            call: Some(self.call.clone()),
-            prompt: Some(format!("did `{}` happen? {reason}", self.name)),
-            tool: Some(self.name.clone()),
-            ..plain_wait(WaitKind::InDoubt, NEW_WAIT)
-        };
-        let bodies = vec![in_doubt.into(), wait.into()];
+        let bodies = in_doubt(&self.call, &self.name, reason);
         self.ctx.log().record(bodies, Vec::new()).await?;
         Ok(())
     }
@@ -385,4 +386,19 @@ impl ToolCall<'_> {
             }
         })
     }
+}
+
+/// What puts a call in doubt, and the run in wait for a person.
+pub(crate) fn in_doubt(call: &CallId, name: &str, reason: &str) -> Vec<Body> {
+    let in_doubt = ToolInDoubt {
+        call: call.clone(),
+        reason: reason.to_owned(),
+    };
+    let wait = WaitStarted {
+        call: Some(call.clone()),
+        prompt: Some(format!("did `{name}` happen? {reason}")),
+        tool: Some(name.to_owned()),
+        ..plain_wait(WaitKind::InDoubt, NEW_WAIT)
+    };
+    vec![in_doubt.into(), wait.into()]
 }

@@ -388,14 +388,21 @@ fn unsettled_writes(journal: &Journal) -> Vec<Command> {
     journal.with_state(|state| {
         let writes = state.unsettled_writes(journal.epoch).into_iter();
         let open = writes.filter_map(|step| Some((state.open_step(&step)?.clone(), step)));
-        open.flat_map(|(open, step)| {
+        let reason = "it was interrupted, and the code no longer asks for it";
+        let steps = open.flat_map(|(open, step)| {
             let key = open
                 .key
                 .unwrap_or_else(|| effect_key(&journal.run, &step.canonical(), None));
-            let reason = "it was interrupted, and the code no longer asks for it";
             crate::write_step::in_doubt(&step, open.epoch, key, reason)
-        })
-        .collect()
+        });
+        let calls = state.unsettled_calls(journal.epoch).into_iter();
+        let calls = calls.flat_map(|call| {
+            let mut active = state.row.pulse.active_tools.iter();
+            let active = active.find(|active| active.call == call);
+            let name = active.map_or_else(|| call.to_string(), |active| active.name.clone());
+            crate::call::in_doubt(&call, &name, reason)
+        });
+        steps.chain(calls.map(Command::from)).collect()
     })
 }
 
