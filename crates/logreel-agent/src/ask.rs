@@ -10,12 +10,11 @@ use logreel::core::event::{
     Spend, Turn, TurnFinished,
 };
 use logreel::core::{CallId, Payload};
-use logreel::{Body, Json, LiveText, Seq, Shown, TaskError};
+use logreel::{Body, Json, LiveText, Seq, Shown, TaskError, cut};
 use serde_json::Value;
 
 use crate::agent::Agent;
 use crate::context::Addition;
-use crate::cut::cut;
 use crate::message::{Message, Part, Role, ToolResult};
 use crate::model::{Answer, Delta, Finish, ModelError, Request};
 use crate::progress::{ModelCall, OpenCall, Progress, Purpose};

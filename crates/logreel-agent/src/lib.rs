@@ -7,7 +7,6 @@ mod agent;
 mod agents;
 mod ask;
 mod context;
-mod cut;
 mod environment;
 mod message;
 mod model;
@@ -31,8 +30,8 @@ mod verify;
 pub mod testing;
 
 pub use agents::Agents;
-pub use cut::cut;
 pub use environment::{Environment, EnvironmentError};
+pub use logreel::cut;
 pub use message::{Message, Opaque, Part, Role, ToolCall, ToolResult};
 pub use model::{
     Answer, Delta, Finish, Model, ModelError, ReadVariable, Request, ScriptError, ScriptedModel,

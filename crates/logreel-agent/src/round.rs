@@ -6,22 +6,23 @@ use logreel::core::event::{Effect, PlanMade, ToolCalled, ToolFailed, ToolReturne
 use logreel::core::fold::DENIED;
 use logreel::core::state::CallState;
 use logreel::core::{Blob, CallId, Payload};
-use logreel::{Body, Json, Question, Reconciled, Recorded, TaskError};
+use logreel::{Body, Json, Question, Reconciled, Recorded, TaskError, cut};
 use serde_json::{Value, json};
 
 use crate::agent::Agent;
-use crate::cut::cut;
 use crate::message::{Message, Part, Role, ToolCall, ToolResult};
 use crate::model::ToolSpec;
 use crate::policy::Verdict;
 use crate::progress::{Outcome, SUB_AGENT};
 use crate::redact::REDACTED;
 use crate::spec::AgentSpec;
-use crate::tool::{Call, Definition, Tool, ToolError};
+use crate::tool::{Call, Definition, Tool, ToolError, recordable};
 use crate::toolbox::{check_arguments, check_fit};
 
 /// What a model is shown of one result.
 const SHOWN_BYTES_MAX: usize = 32 * 1024;
+/// What is kept of why a call failed.
+const FAILURE_BYTES_MAX: usize = 64 * 1024;
 /// The tool by which a model changes its plan.
 const PLAN_TOOL: &str = "plan.update";
 
@@ -330,6 +331,7 @@ impl Agent<'_> {
 
     fn recorded(&self, value: Value) -> Recorded {
         let (value, redacted) = self.redactor.value(value);
+        let value = recordable(value, self.log().payload_bytes_max());
         let (output, blob) = Payload::of(Json::from(value));
         Recorded {
             output,
@@ -340,7 +342,9 @@ impl Agent<'_> {
 
     fn redacted_error(&self, error: ToolError) -> TaskError {
         let (message, _) = self.redactor.text(&error.message);
-        ToolError::of_kind(error.kind, message.into_owned()).into_task()
+        // Always inline, and told to the model: nobody reads a failure of megabytes.
+        let message = cut(&message, FAILURE_BYTES_MAX);
+        ToolError::of_kind(error.kind, message).into_task()
     }
 
     /// A sub-agent runs as a child; its call is a step of this run.

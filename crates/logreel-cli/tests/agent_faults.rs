@@ -32,9 +32,8 @@ description = "Looks"
 effect = "read"
 run = "cat"
 [tool.flood]
-description = "Floods"
-effect = "read"
-run = "head -c 10485760 /dev/zero | tr '\\0' x"
+description = "Floods, and is a write"
+run = "head -c 20971520 /dev/zero | tr '\\0' x"
 "#;
 
 /// How a run ends.
@@ -156,8 +155,9 @@ fn cases() -> Vec<Case> {
             ..after_call("arguments that are no JSON", "shell", "{\"command\": ")
         },
         Case {
-            told: Some("more than 8388608 bytes"),
-            ..after_call("10 MB of an own tool", "flood", "{}")
+            // It ran: that it talks too much does not make it one that failed.
+            told: Some("bytes left out"),
+            ..after_call("20 MB of an own tool", "flood", "{}")
         },
         Case {
             told: Some("bytes left out"),
@@ -212,6 +212,10 @@ fn check(format: Format, case: Case) {
             assert_eq!(ended.code, 1, "{name}: {}", ended.err);
             assert_eq!(shown["error"]["kind"], kind, "{name}: {shown}");
         }
+    }
+    if case.name.ends_with("of an own tool") {
+        let output = project.run(&["log", &run, "--kind", "tool.returned", "--json"]);
+        assert!(output.out.contains("\"blob\""), "{name}: {}", output.out);
     }
     let failed = log.iter().filter(|it| it["kind"] == "model.failed");
     let failed: Vec<&Value> = failed.map(|it| &it["body"]["error"]["kind"]).collect();

@@ -198,6 +198,11 @@ impl<'c> Log<'c> {
             self.with_state(|state| state.row.facts.dir.as_ref().map(std::path::PathBuf::from))
         })
     }
+    /// The largest value that can be recorded, in bytes of JSON.
+    pub fn payload_bytes_max(&self) -> u64 {
+        self.0.0.engine.payload_bytes_max
+    }
+
 }
 
 /// What a person is asked about a call.
