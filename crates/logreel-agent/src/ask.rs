@@ -87,7 +87,10 @@ impl Agent<'_> {
         let delay = asked_for.unwrap_or(doubled.min(BACK_OFF_MAX));
         // Time spent down counts.
         let passed = self.log().now().since(failure.at);
-        let left = delay.saturating_sub(passed);
+        let left = match failure.is_hurried {
+            true => Duration::ZERO,
+            false => delay.saturating_sub(passed),
+        };
         self.log().back_off(&failure.call.id(), left).await
     }
 

@@ -48,4 +48,4 @@ pub use spec::{
 };
 pub use stream::{Format, Mapping, MappingError, Said, StreamLines, StreamReader, Understood};
 pub use tool::{Call, Definition, Tool, ToolError};
-pub use toolbox::{Toolbox, ToolboxError, check_arguments};
+pub use toolbox::{Remedy, Toolbox, ToolboxError, check_arguments};

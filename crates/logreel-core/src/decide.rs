@@ -329,7 +329,7 @@ pub fn decide_outside(
             Decision::append(vec![wait.into()])
         }
         Outside::Resume { by } => Decision::append(
-            end_waits(row, |open| open.wait.kind.stops_everything())
+            end_waits(row, |open| open.wait.ends_with_resume(now))
                 .map(|open| ended(open, WaitOutcome::Resumed, by.clone()).into())
                 .collect(),
         ),
@@ -505,6 +505,7 @@ fn find_answerable(row: &Row, wait: Option<WaitId>) -> Result<&OpenWait, Rejecte
                 WaitKind::Paused | WaitKind::CrashLoop => "resume the run",
                 WaitKind::InDoubt => "resolve the call",
                 WaitKind::Budget => "raise the budget",
+                WaitKind::Retry if open.wait.needs_person() => "resume the run",
                 WaitKind::Timer | WaitKind::Retry | WaitKind::Child => "it ends by itself",
                 WaitKind::Approval | WaitKind::Signal => "answer it",
             };

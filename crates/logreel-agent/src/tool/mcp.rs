@@ -99,11 +99,15 @@ pub(crate) async fn open(
     let log = ctx.log();
     let clock = log.env();
     let tools = tokio::select! {
-        tools = listing => tools.map_err(failed)?,
+        tools = listing => tools,
         () = clock.sleep(CONNECT_TIMEOUT) => {
-            return Err(failed(format!("it did not list its tools within {CONNECT_TIMEOUT:?}")));
+            Err(format!("it did not list its tools within {CONNECT_TIMEOUT:?}"))
         }
     };
+    let tools = tools.map_err(|why| ToolboxError::Away {
+        name: name.to_owned(),
+        why,
+    })?;
     let effects = Effects::new(server_spec)?;
     let wanted = server_spec.tools.iter().map(|glob| matcher(glob));
     let wanted = wanted.collect::<Result<Vec<_>, _>>()?;
