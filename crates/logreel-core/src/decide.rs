@@ -4,8 +4,8 @@ use crate::budget::{Limit, OverBudget};
 use crate::command::{Command, Draft, Outside};
 use crate::event::{
     Body, BudgetChanged, ClaimReason, MessageQueued, OnDeadline, RunCancelled, RunCompleted,
-    RunFailed, RunResumed, SignalReceived, StepResolved, ToolResolved, WaitEnded, WaitKind,
-    WaitOutcome, WaitStarted,
+    RunFailed, RunKind, RunResumed, SignalReceived, StepResolved, ToolResolved, WaitEnded,
+    WaitKind, WaitOutcome, WaitStarted,
 };
 use crate::fold::{Illegal, admit, suspends};
 use crate::id::{Epoch, WaitId};
@@ -65,6 +65,9 @@ pub enum Rejected {
     /// Nothing is to be added to any limit.
     #[error("nothing to add to any limit")]
     NothingToAdd,
+    /// Someone said something to an agent that it has not heard yet, and was given a receipt.
+    #[error("someone said something that was not heard yet")]
+    Unheard,
     /// A limit leaves no room. It can be raised, and a child that ends returns what it did not use.
     #[error("the budget is used up: {0}")]
     OverBudget(OverBudget),
@@ -122,6 +125,10 @@ pub fn decide(
             (started.into(), None)
         }
         Command::Complete { output } => {
+            let is_steered = state.row.facts.kind == RunKind::Agent && !state.queued.is_empty();
+            if is_steered && state.row.facts.ended.is_none() {
+                return Err(Rejected::Unheard);
+            }
             let final_state_digest = UNKNOWN;
             (
                 RunCompleted {

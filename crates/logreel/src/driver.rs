@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use logreel_core::event::{PhaseEntered, RunKind, SpecChanged};
 use logreel_core::meaning::effect_key;
-use logreel_core::{Body, Command, Epoch, Event, Json, Payload, RunId, RunState, Seq};
+use logreel_core::{
+    Body, Command, Epoch, Event, Json, Payload, Rejected, RunId, RunState, Seq,
+};
 use logreel_store::{ClaimOutcome, Entry};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -372,6 +374,9 @@ async fn end(execution: &Execution, returned: Returned) -> Result<(), Error> {
     let run = journal.run;
     match recorded {
         Ok(_) => Ok(()),
+        // What was said came before the end: whoever takes the run next, and that is this process, hears
+        // it.
+        Err(RecordError::Rejected(Rejected::Unheard)) => Ok(()),
         Err(RecordError::Rejected(why)) => Err(Error::Rejected { run, why }),
         Err(RecordError::Refused(error)) => Err(error),
         Err(RecordError::SignalIsKept) => unreachable!("an end awaits no signal"),
