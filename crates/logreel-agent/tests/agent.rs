@@ -99,7 +99,7 @@ async fn what_never_ends_is_ended_by_name() {
     assert_eq!(failure(&run).await.kind, "auth");
 
     let down = json!({"error": {"kind": "unavailable", "message": "down"}});
-    let run = start(&engine, &spec(&vec![down; 10]), "go").await;
+    let run = start(&engine, &spec(&vec![down; 20]), "go").await;
     assert_eq!(failure(&run).await.kind, "model_unavailable");
 }
 
