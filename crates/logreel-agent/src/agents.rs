@@ -1,7 +1,7 @@
 //! Agents as the engine drives them: a spec from the log, what this process has, and the loop.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use logreel::core::event::Budget;
@@ -32,6 +32,8 @@ pub struct Agents {
     tools: Vec<Arc<dyn Tool>>,
     models: Vec<Arc<dyn Model>>,
     redact: Vec<String>,
+    /// Made when someone first says something to a run that is no agent's.
+    usual: Arc<OnceLock<Option<Redactor>>>,
 }
 
 impl Agents {
@@ -65,6 +67,7 @@ impl Agents {
     #[must_use]
     pub fn redact(mut self, patterns: impl IntoIterator<Item = String>) -> Self {
         self.redact.extend(patterns);
+        self.usual = Arc::default();
         self
     }
 
@@ -74,6 +77,18 @@ impl Agents {
             Some(own) => Ok(Arc::clone(own)),
             None => connect(spec, &|name| env.get(name).map(str::to_owned)),
         }
+    }
+
+    /// What must not be recorded in the runs of this agent.
+    fn redactor(&self, spec: &AgentSpec, env: &Environment) -> Result<Redactor, regex::Error> {
+        let patterns = [&spec.redact[..], &self.redact[..]].concat();
+        Redactor::new(&patterns, env.secrets(spec))
+    }
+
+    /// What must not be recorded in any run.
+    fn usual(&self, env: &Environment) -> Option<&Redactor> {
+        let made = || self.redactor(&AgentSpec::default(), env).ok();
+        self.usual.get_or_init(made).as_ref()
     }
 
     async fn run(self, ctx: Ctx, spec: Arc<Value>, input: Json) -> Result<Json, TaskError> {
@@ -94,8 +109,7 @@ impl Agents {
         let model = self.connected(&spec, &env);
         let model = model
             .map_err(|error| TaskError::of_kind(error.kind(), error.to_string()).permanent())?;
-        let patterns = [&spec.redact[..], &self.redact[..]].concat();
-        let redactor = Redactor::new(&patterns, env.secrets(&spec)).map_err(invalid)?;
+        let redactor = self.redactor(&spec, &env).map_err(invalid)?;
         let mut progress = Progress::default();
         let toolbox = loop {
             ctx.log().while_away().await?;
@@ -150,6 +164,18 @@ impl logreel::Agents for Agents {
 
     fn budget(&self, spec: &Value) -> Budget {
         AgentSpec::from_json(spec).map_or_else(|_| Budget::default(), |spec| spec.budget)
+    }
+
+    fn redact(&self, spec: Option<&Value>, value: Value) -> (Value, u32) {
+        let env = Environment::of_process();
+        let of_spec = spec.and_then(|spec| AgentSpec::from_json(spec).ok());
+        let redactor = of_spec.and_then(|spec| self.redactor(&spec, &env).ok());
+        match (redactor, self.usual(&env)) {
+            (Some(redactor), _) => redactor.value(value),
+            // Names of a workflow's fields say nothing of what it takes them for.
+            (None, Some(usual)) => usual.texts(value),
+            (None, None) => (value, 0),
+        }
     }
 
     fn plans(&self, spec: &Value) -> bool {

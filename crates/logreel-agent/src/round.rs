@@ -258,8 +258,8 @@ impl Agent<'_> {
         error: ToolError,
     ) -> Result<(), TaskError> {
         let (called, blob) = self.called(id, call);
-        let (message, redacted) = self.redactor.text(&error.message);
-        let error = ToolError::of_kind(error.kind, message.into_owned());
+        let (message, redacted) = self.told_failure(&error.message);
+        let error = ToolError::of_kind(error.kind, message);
         let failed = ToolFailed {
             call: id.clone(),
             error: error.into_task().cause(),
@@ -308,23 +308,25 @@ impl Agent<'_> {
             let returned = tool.call(&of(key)).await;
             returned
                 .map(|it| self.recorded(it))
-                .map_err(|it| self.redacted_error(it))
+                .map_err(ToolError::into_task)
         };
         let reconcile = async |key| {
             let said = tool.reconcile(&of(key)).await;
-            let said = said.map_err(|error| self.redacted_error(error))?;
+            let said = said.map_err(ToolError::into_task)?;
             Ok(match said {
                 Reconciled::Done(value) => Reconciled::Done(self.recorded(value)),
                 Reconciled::NotDone => Reconciled::NotDone,
                 Reconciled::Unknown => Reconciled::Unknown,
             })
         };
+        let redact = |text: &str| self.told_failure(text);
         let made = self
             .ctx
             .tool_call(id.clone(), &call.name, call.arguments.clone())
             .effect(definition.effect)
             .timeout(definition.timeout)
-            .reconciles(tool.reconciles());
+            .reconciles(tool.reconciles())
+            .redact(&redact);
         made.run(work, reconcile).await?;
         Ok(())
     }
@@ -340,11 +342,10 @@ impl Agent<'_> {
         }
     }
 
-    fn redacted_error(&self, error: ToolError) -> TaskError {
-        let (message, _) = self.redactor.text(&error.message);
-        // Always inline, and told to the model: nobody reads a failure of megabytes.
-        let message = cut(&message, FAILURE_BYTES_MAX);
-        ToolError::of_kind(error.kind, message).into_task()
+    /// Why a call failed, as it is recorded: always inline, and nobody reads a failure of megabytes.
+    fn told_failure(&self, message: &str) -> (String, u32) {
+        let (message, redacted) = self.redactor.text(message);
+        (cut(&message, FAILURE_BYTES_MAX), redacted)
     }
 
     /// A sub-agent runs as a child; its call is a step of this run.

@@ -32,7 +32,11 @@ pub struct ToolCall<'c> {
     effect: Effect,
     timeout: Option<Duration>,
     reconciles: bool,
+    redact: Option<Redact<'c>>,
 }
+
+/// Takes secrets out of a text, and counts them.
+type Redact<'c> = &'c (dyn Fn(&str) -> (String, u32) + Sync);
 
 /// What came of a call, as the log has it.
 #[derive(Debug, Clone, PartialEq)]
@@ -70,11 +74,12 @@ impl Ctx {
             effect: Effect::Write,
             timeout: None,
             reconciles: false,
+            redact: None,
         }
     }
 }
 
-impl ToolCall<'_> {
+impl<'c> ToolCall<'c> {
     /// What an interruption means; a write when nothing is said.
     #[must_use]
     pub fn effect(mut self, effect: Effect) -> Self {
@@ -93,6 +98,13 @@ impl ToolCall<'_> {
     #[must_use]
     pub fn reconciles(mut self, reconciles: bool) -> Self {
         self.reconciles = reconciles;
+        self
+    }
+
+    /// Takes secrets out of why it failed, or why nobody knows whether it happened.
+    #[must_use]
+    pub fn redact(mut self, redact: &'c (dyn Fn(&str) -> (String, u32) + Sync)) -> Self {
+        self.redact = Some(redact);
         self
     }
 
@@ -242,10 +254,19 @@ impl ToolCall<'_> {
     }
 
     fn failed(&self, error: &TaskError) -> Body {
+        let mut error = error.cause();
+        let redacted = match self.redact {
+            Some(redact) => {
+                let (message, redacted) = redact(&error.message);
+                error.message = message;
+                redacted
+            }
+            None => 0,
+        };
         ToolFailed {
             call: self.call.clone(),
-            error: error.cause(),
-            redacted: 0,
+            error,
+            redacted,
         }
         .into()
     }
@@ -352,7 +373,11 @@ impl ToolCall<'_> {
 
     /// Puts the call in doubt, and the run in wait for a person.
     async fn doubt(&self, reason: &str) -> Result<(), TaskError> {
-        let bodies = in_doubt(&self.call, &self.name, reason);
+        let reason = match self.redact {
+            Some(redact) => redact(reason).0,
+            None => reason.to_owned(),
+        };
+        let bodies = in_doubt(&self.call, &self.name, &reason);
         self.ctx.log().record(bodies, Vec::new()).await?;
         Ok(())
     }

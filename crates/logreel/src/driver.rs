@@ -10,9 +10,7 @@ use std::time::Duration;
 
 use logreel_core::event::{PhaseEntered, RunKind, SpecChanged};
 use logreel_core::meaning::effect_key;
-use logreel_core::{
-    Body, Command, Epoch, Event, Json, Payload, Rejected, RunId, RunState, Seq,
-};
+use logreel_core::{Body, Command, Epoch, Event, Json, Payload, Rejected, RunId, RunState, Seq};
 use logreel_store::{ClaimOutcome, Entry};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;

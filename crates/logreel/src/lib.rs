@@ -49,6 +49,7 @@ mod pause;
 mod program;
 mod query;
 mod record;
+mod redact;
 mod registry;
 mod replay;
 mod resolve;

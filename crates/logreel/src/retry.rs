@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use logreel_core::event::Relation;
-use logreel_core::{Blob, Event, Json, Payload, RunId, RunState, Status, StepId};
+use logreel_core::{Event, Json, Payload, RunId, RunState, Status, StepId};
 use logreel_store::{ClaimOutcome, Created, ForkAt, ForkError, NewFork};
 use serde::Serialize;
 use serde_json::Value;
@@ -22,7 +22,6 @@ use crate::driver::Begin;
 use crate::engine::{Engine, Inner};
 use crate::handle::RunHandle;
 use crate::start::{CREATE_PAUSE, CREATE_TRIES};
-use crate::value;
 use crate::workflow::Workflow;
 
 /// How long the driver of a run that was just cancelled may take to let go of it.
@@ -35,7 +34,7 @@ pub struct RetryRun {
     parent: RunId,
     run: Option<RunId>,
     from: Option<String>,
-    input: Option<Result<(Payload, Vec<Blob>), Error>>,
+    input: Option<Result<Json, Error>>,
     queue: bool,
     accept_spec_change: bool,
     under: Option<Value>,
@@ -69,7 +68,8 @@ impl RetryRun {
     /// Another input. Finished steps keep their results; one that is bound to its input refuses to
     /// go on with another.
     pub fn input<T: Serialize + ?Sized>(mut self, input: &T) -> Self {
-        self.input = Some(value::payload("the input", input));
+        let input = Json::of(input).map_err(|error| Error::value("the input", error));
+        self.input = Some(input);
         self
     }
 
@@ -143,7 +143,11 @@ impl RetryRun {
         };
         let (input, blobs) = match self.input {
             None => (None, Vec::new()),
-            Some(input) => input.map(|(input, blobs)| (Some(input), blobs))?,
+            Some(input) => {
+                let redaction = engine.redaction_in(&self.parent).await;
+                let (input, blob) = Payload::of(redaction.json(input?));
+                (Some(input), Vec::from_iter(blob))
+            }
         };
         // A changed spec is accepted by the claim that begins to drive.
         let owner = match self.queue || changed {
