@@ -46,6 +46,8 @@ pub(crate) struct Parts {
     pub(crate) prices: Arc<Prices>,
     pub(crate) toolbox: Toolbox,
     pub(crate) redactor: Redactor,
+    /// As far as it was looked at.
+    pub(crate) progress: Progress,
 }
 
 impl<'a> Agent<'a> {
@@ -57,6 +59,7 @@ impl<'a> Agent<'a> {
             prices,
             toolbox,
             redactor,
+            progress,
         } = parts;
         let tools = tool_specs(&spec, &toolbox);
         let names = WireNames::new(tools.iter().map(|tool| tool.name.as_str()));
@@ -74,7 +77,7 @@ impl<'a> Agent<'a> {
             names: Arc::new(names),
             input,
             context: Mutex::new(context),
-            progress: Mutex::default(),
+            progress: Mutex::new(progress),
         })
     }
 
@@ -135,9 +138,7 @@ impl<'a> Agent<'a> {
     /// Looks at where the run is, with everything the log has by now.
     pub(crate) fn with_progress<T>(&self, look: impl FnOnce(&Progress) -> T) -> T {
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
-        for event in self.log().unread() {
-            progress.apply(&event);
-        }
+        progress.catch_up(&self.log());
         look(&progress)
     }
 

@@ -1,7 +1,8 @@
 //! Agents as the engine drives them: a spec from the log, what this process has, and the loop.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use logreel::core::event::Budget;
 use logreel::spec_file::Problems;
@@ -12,11 +13,17 @@ use crate::agent::{Agent, Parts};
 use crate::environment::Environment;
 use crate::model::{Model, ModelError, connect};
 use crate::price::Prices;
+use crate::progress::Progress;
 use crate::redact::Redactor;
 use crate::spec::AgentSpec;
 use crate::stream::{Format, Mapping, Said, StreamLines};
 use crate::tool::Tool;
-use crate::toolbox::Toolbox;
+use crate::toolbox::{Remedy, Toolbox};
+
+/// The longest between two looks for what is away.
+const LOOK_EVERY_MAX: Duration = Duration::from_secs(60);
+/// Six that double and nine that are a minute apart: ten minutes in all.
+const LOOKS_MAX: u32 = 15;
 
 /// Reads agent files and drives their runs: give it to [`logreel::Builder::agents`].
 #[derive(Clone, Default)]
@@ -25,6 +32,8 @@ pub struct Agents {
     tools: Vec<Arc<dyn Tool>>,
     models: Vec<Arc<dyn Model>>,
     redact: Vec<String>,
+    /// Made when someone first says something to a run that is no agent's.
+    usual: Arc<OnceLock<Option<Redactor>>>,
 }
 
 impl Agents {
@@ -58,6 +67,7 @@ impl Agents {
     #[must_use]
     pub fn redact(mut self, patterns: impl IntoIterator<Item = String>) -> Self {
         self.redact.extend(patterns);
+        self.usual = Arc::default();
         self
     }
 
@@ -67,6 +77,18 @@ impl Agents {
             Some(own) => Ok(Arc::clone(own)),
             None => connect(spec, &|name| env.get(name).map(str::to_owned)),
         }
+    }
+
+    /// What must not be recorded in the runs of this agent.
+    fn redactor(&self, spec: &AgentSpec, env: &Environment) -> Result<Redactor, regex::Error> {
+        let patterns = [&spec.redact[..], &self.redact[..]].concat();
+        Redactor::new(&patterns, env.secrets(spec))
+    }
+
+    /// What must not be recorded in any run.
+    fn usual(&self, env: &Environment) -> Option<&Redactor> {
+        let made = || self.redactor(&AgentSpec::default(), env).ok();
+        self.usual.get_or_init(made).as_ref()
     }
 
     async fn run(self, ctx: Ctx, spec: Arc<Value>, input: Json) -> Result<Json, TaskError> {
@@ -87,15 +109,28 @@ impl Agents {
         let model = self.connected(&spec, &env);
         let model = model
             .map_err(|error| TaskError::of_kind(error.kind(), error.to_string()).permanent())?;
-        let patterns = [&spec.redact[..], &self.redact[..]].concat();
-        let redactor = Redactor::new(&patterns, env.secrets(&spec)).map_err(invalid)?;
-        let toolbox = Toolbox::open(&ctx, &spec, &dir, &env, &self.tools).await;
-        // A server that does not start says why, and may say too much.
-        let toolbox = toolbox.map_err(|why| {
-            let why = why.to_string();
+        let redactor = self.redactor(&spec, &env).map_err(invalid)?;
+        let mut progress = Progress::default();
+        let toolbox = loop {
+            ctx.log().while_away().await?;
+            let error = match Toolbox::open(&ctx, &spec, &dir, &env, &self.tools).await {
+                Ok(toolbox) => break toolbox,
+                Err(error) => error,
+            };
+            // A server that does not start says why, and may say too much.
+            let why = error.to_string();
             let (why, _) = redactor.text(&why);
-            TaskError::of_kind("spec", why.into_owned()).permanent()
-        })?;
+            progress.catch_up(&ctx.log());
+            let (name, delay) = match error.remedy() {
+                Remedy::Wait(name) => (name, next_look(progress.away)),
+                // What never worked is a mistake in the file.
+                Remedy::Person(name) if progress.opened => (name, None),
+                Remedy::Person(_) | Remedy::None => {
+                    return Err(TaskError::of_kind("spec", why).permanent());
+                }
+            };
+            ctx.log().record_away(name, why, delay).await?;
+        };
         let parts = Parts {
             spec: Arc::new(spec),
             dir,
@@ -103,6 +138,7 @@ impl Agents {
             prices: self.prices,
             toolbox,
             redactor,
+            progress,
         };
         let agent = Agent::new(&ctx, parts, input).await?;
         agent.drive().await
@@ -128,6 +164,18 @@ impl logreel::Agents for Agents {
 
     fn budget(&self, spec: &Value) -> Budget {
         AgentSpec::from_json(spec).map_or_else(|_| Budget::default(), |spec| spec.budget)
+    }
+
+    fn redact(&self, spec: Option<&Value>, value: Value) -> (Value, u32) {
+        let env = Environment::of_process();
+        let of_spec = spec.and_then(|spec| AgentSpec::from_json(spec).ok());
+        let redactor = of_spec.and_then(|spec| self.redactor(&spec, &env).ok());
+        match (redactor, self.usual(&env)) {
+            (Some(redactor), _) => redactor.value(value),
+            // Names of a workflow's fields say nothing of what it takes them for.
+            (None, Some(usual)) => usual.texts(value),
+            (None, None) => (value, 0),
+        }
     }
 
     fn plans(&self, spec: &Value) -> bool {
@@ -174,6 +222,12 @@ fn heard(said: Said) -> Heard {
         bodies: said.bodies,
         blobs: said.blobs,
     }
+}
+
+/// When to look again for what is away, after so many looks that found nothing; `None` when ten minutes
+/// were enough, and a person has to say that it is back.
+fn next_look(looked: u32) -> Option<Duration> {
+    (looked < LOOKS_MAX).then(|| Duration::from_secs(1 << looked.min(6)).min(LOOK_EVERY_MAX))
 }
 
 /// Where it works: beneath the run's folder.

@@ -10,12 +10,11 @@ use logreel::core::event::{
     Spend, Turn, TurnFinished,
 };
 use logreel::core::{CallId, Payload};
-use logreel::{Body, Json, LiveText, Seq, Shown, TaskError};
+use logreel::{Body, Json, LiveText, Seq, Shown, TaskError, cut};
 use serde_json::Value;
 
 use crate::agent::Agent;
 use crate::context::Addition;
-use crate::cut::cut;
 use crate::message::{Message, Part, Role, ToolResult};
 use crate::model::{Answer, Delta, Finish, ModelError, Request};
 use crate::progress::{ModelCall, OpenCall, Progress, Purpose};
@@ -88,7 +87,10 @@ impl Agent<'_> {
         let delay = asked_for.unwrap_or(doubled.min(BACK_OFF_MAX));
         // Time spent down counts.
         let passed = self.log().now().since(failure.at);
-        let left = delay.saturating_sub(passed);
+        let left = match failure.is_hurried {
+            true => Duration::ZERO,
+            false => delay.saturating_sub(passed),
+        };
         self.log().back_off(&failure.call.id(), left).await
     }
 

@@ -7,7 +7,6 @@ mod agent;
 mod agents;
 mod ask;
 mod context;
-mod cut;
 mod environment;
 mod message;
 mod model;
@@ -31,8 +30,8 @@ mod verify;
 pub mod testing;
 
 pub use agents::Agents;
-pub use cut::cut;
 pub use environment::{Environment, EnvironmentError};
+pub use logreel::cut;
 pub use message::{Message, Opaque, Part, Role, ToolCall, ToolResult};
 pub use model::{
     Answer, Delta, Finish, Model, ModelError, ReadVariable, Request, ScriptError, ScriptedModel,
@@ -49,4 +48,4 @@ pub use spec::{
 };
 pub use stream::{Format, Mapping, MappingError, Said, StreamLines, StreamReader, Understood};
 pub use tool::{Call, Definition, Tool, ToolError};
-pub use toolbox::{Toolbox, ToolboxError, check_arguments};
+pub use toolbox::{Remedy, Toolbox, ToolboxError, check_arguments};

@@ -1,6 +1,8 @@
 //! What comes next: decided from the folded log and the conversation alone, so that a run goes on after
 //! a crash as it would have without one.
 
+use std::time::Duration;
+
 use logreel::TaskError;
 use logreel::core::event::Verdict;
 use serde_json::Value;
@@ -11,8 +13,11 @@ use crate::output;
 use crate::progress::{Progress, Purpose};
 use crate::spec::AgentSpec;
 
-/// A model that fails this often in a row fails the run.
-const MODEL_TRIES: u32 = 6;
+/// A model that fails this often in a row fails the run: with what is between two tries, after some ten
+/// minutes, or later when the provider asks for more time.
+const MODEL_TRIES: u32 = 16;
+/// A provider that asks to be left alone for longer than this will not be asked again by this run.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// The same call with the same arguments and the same result, this often in a row, is a loop.
 const REPEATS_MAX: u32 = 5;
 
@@ -56,6 +61,14 @@ pub(crate) fn next(
         let purpose = failure.call.purpose;
         if failure.cause.kind == "too_long" && purpose != Purpose::Compact {
             return Next::Ask(Purpose::Compact);
+        }
+        if let Some(delay) = failure.retry_after.filter(|it| *it > RETRY_AFTER_MAX) {
+            let (message, seconds) = (&failure.cause.message, delay.as_secs());
+            let message = format!(
+                "the provider asks to wait for {seconds} s, which is longer than a run waits (24 h): {message}"
+            );
+            let kind = failure.cause.kind.clone();
+            return Next::Fail(TaskError::of_kind(kind, message).permanent());
         }
         if failure.cause.retryable && failure.in_a_row < MODEL_TRIES {
             return Next::Ask(purpose);

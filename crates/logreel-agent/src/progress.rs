@@ -6,9 +6,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use logreel::core::event::{Cause, Phase, Resolution, Verdict, Verification};
+use logreel::core::event::{Cause, Phase, Resolution, Verdict, Verification, WaitOutcome};
 use logreel::core::{CallId, Epoch, Payload};
-use logreel::{Body, Digest, Event, Timestamp, WaitId};
+use logreel::{Body, Digest, Event, Log, Timestamp, WaitId};
 
 /// What a model is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -93,6 +93,8 @@ pub(crate) struct Failure {
     pub(crate) retry_after: Option<Duration>,
     /// Failures in a row, this one with them.
     pub(crate) in_a_row: u32,
+    /// A person does not want to wait for it.
+    pub(crate) is_hurried: bool,
 }
 
 /// What came of a tool call.
@@ -160,11 +162,21 @@ pub(crate) struct Progress {
     /// The last tool call with its result, and how often it came in a row.
     pub(crate) repeats: (Option<Digest>, u32),
     calls: HashMap<String, (String, String)>,
+    /// Waits for what is away, one after the other with nothing between them that shows it was there.
+    pub(crate) away: u32,
+    away_wait: Option<WaitId>,
 }
 
 impl Progress {
+    /// Takes everything in that the log has by now.
+    pub(crate) fn catch_up(&mut self, log: &Log<'_>) {
+        for event in log.unread() {
+            self.apply(&event);
+        }
+    }
+
     /// Takes the next event in.
-    pub(crate) fn apply(&mut self, event: &Event) {
+    fn apply(&mut self, event: &Event) {
         match &event.body {
             Body::PhaseEntered(entered) => self.phase = Some(entered.phase),
             Body::PlanMade(_) => {
@@ -191,6 +203,7 @@ impl Progress {
             }
             Body::TurnFinished(_) => self.turn_is_over = true,
             Body::ModelCalled(called) => {
+                self.away = 0;
                 if let Ok(call) = called.call.as_str().parse::<ModelCall>() {
                     self.model_calls = self.model_calls.max(call.number);
                     self.open = Some(OpenCall {
@@ -224,6 +237,7 @@ impl Progress {
                         at: event.at,
                         retry_after: failed.retry_after_ms.map(Duration::from_millis),
                         in_a_row: before + 1,
+                        is_hurried: false,
                     });
                 }
             }
@@ -257,11 +271,26 @@ impl Progress {
                 }
             }
             Body::WaitStarted(wait) => {
+                if wait.is_for_what_is_away() {
+                    self.away += 1;
+                    self.away_wait = Some(wait.wait);
+                }
                 if let Some(call) = &wait.call {
                     self.asked.insert(wait.wait, call.to_string());
                 }
             }
             Body::WaitEnded(ended) => {
+                if self.away_wait == Some(ended.wait) && ended.outcome == WaitOutcome::Resumed {
+                    // Someone thinks that it is back.
+                    self.away = 0;
+                }
+                if let (Some(failure), Some(call)) =
+                    (&mut self.failure, self.asked.get(&ended.wait))
+                    && ended.outcome == WaitOutcome::Resumed
+                    && failure.call.to_string() == *call
+                {
+                    failure.is_hurried = true;
+                }
                 if let (Some(call), Some(approved)) = (self.asked.get(&ended.wait), ended.approved)
                 {
                     let reason = ended.reason.clone();

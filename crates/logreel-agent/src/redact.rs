@@ -145,6 +145,37 @@ impl Redactor {
         (value, count)
     }
 
+    /// The value without secrets in its texts, whatever the names of its fields say.
+    pub fn texts(&self, value: Value) -> (Value, u32) {
+        match value {
+            Value::String(text) => {
+                let (text, count) = self.text(&text);
+                (Value::from(text), count)
+            }
+            Value::Array(items) => {
+                let mut count = 0;
+                let items = items.into_iter().map(|item| {
+                    let (item, n) = self.texts(item);
+                    count += n;
+                    item
+                });
+                let items = items.collect();
+                (items, count)
+            }
+            Value::Object(fields) => {
+                let mut count = 0;
+                let fields = fields.into_iter().map(|(key, value)| {
+                    let (value, n) = self.texts(value);
+                    count += n;
+                    (key, value)
+                });
+                let fields = Value::Object(fields.collect());
+                (fields, count)
+            }
+            other @ (Value::Null | Value::Bool(_) | Value::Number(_)) => (other, 0),
+        }
+    }
+
     fn redacted(&self, value: Value, count: &mut u32) -> Value {
         let mut of_text = |text: String| match self.text(&text) {
             (Cow::Owned(redacted), n) => {

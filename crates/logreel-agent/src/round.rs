@@ -6,22 +6,23 @@ use logreel::core::event::{Effect, PlanMade, ToolCalled, ToolFailed, ToolReturne
 use logreel::core::fold::DENIED;
 use logreel::core::state::CallState;
 use logreel::core::{Blob, CallId, Payload};
-use logreel::{Body, Json, Question, Reconciled, Recorded, TaskError};
+use logreel::{Body, Json, Question, Reconciled, Recorded, TaskError, cut};
 use serde_json::{Value, json};
 
 use crate::agent::Agent;
-use crate::cut::cut;
 use crate::message::{Message, Part, Role, ToolCall, ToolResult};
 use crate::model::ToolSpec;
 use crate::policy::Verdict;
 use crate::progress::{Outcome, SUB_AGENT};
 use crate::redact::REDACTED;
 use crate::spec::AgentSpec;
-use crate::tool::{Call, Definition, Tool, ToolError};
+use crate::tool::{Call, Definition, Tool, ToolError, recordable};
 use crate::toolbox::{check_arguments, check_fit};
 
 /// What a model is shown of one result.
 const SHOWN_BYTES_MAX: usize = 32 * 1024;
+/// What is kept of why a call failed.
+const FAILURE_BYTES_MAX: usize = 64 * 1024;
 /// The tool by which a model changes its plan.
 const PLAN_TOOL: &str = "plan.update";
 
@@ -257,8 +258,8 @@ impl Agent<'_> {
         error: ToolError,
     ) -> Result<(), TaskError> {
         let (called, blob) = self.called(id, call);
-        let (message, redacted) = self.redactor.text(&error.message);
-        let error = ToolError::of_kind(error.kind, message.into_owned());
+        let (message, redacted) = self.told_failure(&error.message);
+        let error = ToolError::of_kind(error.kind, message);
         let failed = ToolFailed {
             call: id.clone(),
             error: error.into_task().cause(),
@@ -307,29 +308,32 @@ impl Agent<'_> {
             let returned = tool.call(&of(key)).await;
             returned
                 .map(|it| self.recorded(it))
-                .map_err(|it| self.redacted_error(it))
+                .map_err(ToolError::into_task)
         };
         let reconcile = async |key| {
             let said = tool.reconcile(&of(key)).await;
-            let said = said.map_err(|error| self.redacted_error(error))?;
+            let said = said.map_err(ToolError::into_task)?;
             Ok(match said {
                 Reconciled::Done(value) => Reconciled::Done(self.recorded(value)),
                 Reconciled::NotDone => Reconciled::NotDone,
                 Reconciled::Unknown => Reconciled::Unknown,
             })
         };
+        let redact = |text: &str| self.told_failure(text);
         let made = self
             .ctx
             .tool_call(id.clone(), &call.name, call.arguments.clone())
             .effect(definition.effect)
             .timeout(definition.timeout)
-            .reconciles(tool.reconciles());
+            .reconciles(tool.reconciles())
+            .redact(&redact);
         made.run(work, reconcile).await?;
         Ok(())
     }
 
     fn recorded(&self, value: Value) -> Recorded {
         let (value, redacted) = self.redactor.value(value);
+        let value = recordable(value, self.log().payload_bytes_max());
         let (output, blob) = Payload::of(Json::from(value));
         Recorded {
             output,
@@ -338,9 +342,10 @@ impl Agent<'_> {
         }
     }
 
-    fn redacted_error(&self, error: ToolError) -> TaskError {
-        let (message, _) = self.redactor.text(&error.message);
-        ToolError::of_kind(error.kind, message.into_owned()).into_task()
+    /// Why a call failed, as it is recorded: always inline, and nobody reads a failure of megabytes.
+    fn told_failure(&self, message: &str) -> (String, u32) {
+        let (message, redacted) = self.redactor.text(message);
+        (cut(&message, FAILURE_BYTES_MAX), redacted)
     }
 
     /// A sub-agent runs as a child; its call is a step of this run.

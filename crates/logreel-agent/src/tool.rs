@@ -111,15 +111,12 @@ pub trait Tool: Send + Sync {
     }
 }
 
-/// Text that takes more room than this in JSON is cut: it could not be recorded.
-const RECORDED_BYTES_MAX: usize = 15 * 1024 * 1024;
-/// What is left of it then.
-const CUT_BYTES: usize = 2 * 1024 * 1024;
-
-/// The text, as long as it can be recorded; else its ends.
-pub(crate) fn bounded(text: String) -> String {
-    // No character takes more than six bytes.
-    if text.len() * 6 <= RECORDED_BYTES_MAX {
+/// The text, when it can be recorded beside little else; else its ends.
+pub(crate) fn bounded(text: String, recorded_max: u64) -> String {
+    let max = usize::try_from(recorded_max).unwrap_or(usize::MAX);
+    let max = max.saturating_sub(BESIDE_BYTES);
+    // No character takes more than six bytes in JSON.
+    if text.len().saturating_mul(6) <= max {
         return text;
     }
     let escaped: usize = text
@@ -130,9 +127,28 @@ pub(crate) fn bounded(text: String) -> String {
             c => c.len_utf8(),
         })
         .sum();
-    match escaped <= RECORDED_BYTES_MAX {
+    match escaped <= max {
         true => text,
-        false => crate::cut::cut(&text, CUT_BYTES),
+        false => logreel::cut(&text, max / 6),
+    }
+}
+
+/// What is recorded beside a long text: names, an exit code, a header or two.
+const BESIDE_BYTES: usize = 64 * 1024;
+
+/// The value, when it can be recorded; else the ends of its text.
+pub(crate) fn recordable(value: Value, recorded_max: u64) -> Value {
+    let text = match &value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => return value,
+        Value::String(text) if (text.len() as u64).saturating_mul(6) + 2 <= recorded_max => {
+            return value;
+        }
+        Value::String(_) | Value::Array(_) | Value::Object(_) => value.to_string(),
+    };
+    match (text.len() as u64 <= recorded_max, value) {
+        (true, value) => value,
+        (false, Value::String(text)) => bounded(text, recorded_max).into(),
+        (false, _) => bounded(text, recorded_max).into(),
     }
 }
 

@@ -54,16 +54,67 @@ pub enum ToolboxError {
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
     /// The folder cannot be opened.
-    #[error("the working folder cannot be opened: {0}")]
+    #[error("the working folder cannot be used: {0}")]
     Folder(#[source] std::io::Error),
-    /// A server does not answer.
+    /// A server is described in a way that cannot be used.
     #[error("the MCP server `{name}` cannot be used: {why}")]
     Server {
+        /// Which.
+        name: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// A server does not answer.
+    #[error("the MCP server `{name}` cannot be used: {why}")]
+    Away {
         /// Which.
         name: String,
         /// What happened.
         why: String,
     },
+    /// A server does not have a tool that the spec names.
+    #[error("the MCP server `{server}` has no tool `{tool}`{}; it has {}",
+        hint.as_ref().map(|it| format!("; did you mean `{it}`?")).unwrap_or_default(),
+        if has.is_empty() { "none".to_owned() } else { has.join(", ") })]
+    Gone {
+        /// Which.
+        server: String,
+        /// What the spec says.
+        tool: String,
+        /// What may have been meant.
+        hint: Option<String>,
+        /// What there is.
+        has: Vec<String>,
+    },
+}
+
+/// What can be done about tools that cannot be had.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Remedy {
+    /// To try again: it may come back by itself. In a word, what.
+    Wait(String),
+    /// Someone may bring back what was there before. In a word, what.
+    Person(String),
+    /// Another spec.
+    None,
+}
+
+impl ToolboxError {
+    /// What can be done about it.
+    pub fn remedy(&self) -> Remedy {
+        match self {
+            Self::Folder(_) => Remedy::Wait("folder".to_owned()),
+            Self::Away { name, .. } => Remedy::Wait(format!("mcp.{name}")),
+            Self::Gone { tool, .. } => Remedy::Person(tool.clone()),
+            Self::Unknown { .. }
+            | Self::Twice(_)
+            | Self::Schema { .. }
+            | Self::Glob(_)
+            | Self::Policy(_)
+            | Self::Environment(_)
+            | Self::Server { .. } => Remedy::None,
+        }
+    }
 }
 
 impl Toolbox {
@@ -77,6 +128,13 @@ impl Toolbox {
         env: &Environment,
         provided: &[Arc<dyn Tool>],
     ) -> Result<Self, ToolboxError> {
+        // Whatever it calls works there.
+        let there = std::fs::metadata(dir).map_err(ToolboxError::Folder)?;
+        if !there.is_dir() {
+            return Err(ToolboxError::Folder(
+                std::io::ErrorKind::NotADirectory.into(),
+            ));
+        }
         let mut toolbox = Self::here(spec, dir, env, provided)?;
         let servers = named_servers(spec);
         toolbox.connect(ctx, spec, dir, env, &servers).await?;
@@ -147,7 +205,13 @@ impl Toolbox {
                 let has = tools.iter().any(|tool| tool.definition().name == *pattern);
                 if !has && !is_glob(pattern) {
                     let names = tools.iter().map(|tool| tool.definition().name.clone());
-                    return Err(unknown(pattern, names));
+                    let has: Vec<String> = names.collect();
+                    return Err(ToolboxError::Gone {
+                        server: (*name).to_owned(),
+                        tool: pattern.clone(),
+                        hint: nearest(pattern, has.iter().cloned()),
+                        has,
+                    });
                 }
             }
             self.tools.extend(tools.into_iter().filter(is_wanted));
@@ -317,12 +381,17 @@ fn check_schema(tool: &Definition) -> Result<(), ToolboxError> {
 }
 
 fn unknown(name: &str, known: impl Iterator<Item = String>) -> ToolboxError {
-    let near = known.map(|known| (distance(name, &known), known));
-    let nearest = near.filter(|(distance, _)| *distance <= 1 + name.len() / 4);
     ToolboxError::Unknown {
         name: name.to_owned(),
-        hint: nearest.min().map(|(_, known)| known),
+        hint: nearest(name, known),
     }
+}
+
+/// What may have been meant.
+fn nearest(name: &str, known: impl Iterator<Item = String>) -> Option<String> {
+    let near = known.map(|known| (distance(name, &known), known));
+    let nearest = near.filter(|(distance, _)| *distance <= 1 + name.len() / 4);
+    nearest.min().map(|(_, known)| known)
 }
 
 /// How many letters must change to make one of the other.

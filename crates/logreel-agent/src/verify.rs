@@ -1,11 +1,10 @@
 //! Checks at the end: commands whose report decides whether the answer stands.
 
 use logreel::core::event::{Check, Phase, PhaseEntered, Verdict, Verification};
-use logreel::{Body, Command, Exit, TaskError};
+use logreel::{Body, Command, Exit, TaskError, cut};
 use serde::{Deserialize, Serialize};
 
 use crate::agent::Agent;
-use crate::cut::cut;
 use crate::environment::Environment;
 use crate::message::{Message, Role};
 use crate::progress::Progress;

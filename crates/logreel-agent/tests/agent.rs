@@ -10,77 +10,16 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use logreel::core::event::Effect;
-use logreel::testing::{PointEnd, TestEngine, crash_everywhere_on};
-use logreel::{Answer, Body, Engine, ForkPoint, Json, Outcome, RunHandle, Seq, Status};
+use logreel::testing::{PointEnd, crash_everywhere_on};
+use logreel::{Answer, Body, Engine, ForkPoint, Outcome, Seq, Status};
 use logreel_agent::testing::ScriptedTool;
-use logreel_agent::{AgentSpec, Agents, ToolError};
+use logreel_agent::{AgentSpec, ToolError};
 use serde_json::{Value, json};
 
-fn spec(lines: &[Value]) -> AgentSpec {
-    AgentSpec {
-        name: "test".to_owned(),
-        model: "scripted/answers.jsonl".to_owned(),
-        script: Some(lines.to_vec()),
-        tools: ["look", "send", "ask"].map(str::to_owned).to_vec(),
-        ..AgentSpec::default()
-    }
-}
+#[path = "common/scripted.rs"]
+mod scripted;
 
-fn call(name: &str, arguments: Value) -> Value {
-    json!({"name": name, "arguments": arguments})
-}
-
-fn look() -> ScriptedTool {
-    ScriptedTool::new("look", Effect::Read, |arguments| {
-        Ok(json!(format!("seen {}", arguments["what"])))
-    })
-}
-
-/// Agents with these tools, and with stand-ins for the others that [`spec`] names.
-fn agents<const N: usize>(tools: [ScriptedTool; N]) -> Agents {
-    let own: Vec<String> = tools.iter().map(ScriptedTool::name).collect();
-    let others = ["look", "send", "ask"]
-        .into_iter()
-        .filter(|it| !own.iter().any(|own| own == it));
-    let others = others.map(|name| ScriptedTool::new(name, Effect::Read, |_| Ok(json!(null))));
-    let all: Vec<ScriptedTool> = tools.into_iter().chain(others).collect();
-    all.into_iter().fold(Agents::new(), Agents::tool)
-}
-
-async fn engine(agents: Agents) -> TestEngine {
-    let engine = TestEngine::new().await.unwrap();
-    assert!(engine.drive_agents(Arc::new(agents)));
-    engine
-}
-
-async fn start(engine: &Engine, spec: &AgentSpec, input: &str) -> RunHandle<Json> {
-    let agent = engine.agent(&spec.to_json()).unwrap();
-    agent.start(&input).await.unwrap()
-}
-
-async fn output(run: &RunHandle<Json>) -> Value {
-    match run.wait().await.unwrap() {
-        Outcome::Completed(output) => output.to_value(),
-        other => panic!("{other:?}"),
-    }
-}
-
-async fn failure(run: &RunHandle<Json>) -> logreel::Cause {
-    match run.wait().await.unwrap() {
-        Outcome::Failed(cause) => cause,
-        other => panic!("{other:?}"),
-    }
-}
-
-async fn kinds(engine: &Engine, run: &RunHandle<Json>) -> Vec<String> {
-    let page = engine
-        .store()
-        .events(&run.id(), Seq::FIRST, 1000)
-        .await
-        .unwrap();
-    let kinds = page.items.iter().map(|event| event.body.kind().to_owned());
-    kinds.collect()
-}
+use scripted::{agents, call, engine, failure, kinds, look, output, spec, start, until_waiting};
 
 #[tokio::test(start_paused = true)]
 async fn a_turn_is_context_model_tools_results() {
@@ -160,7 +99,7 @@ async fn what_never_ends_is_ended_by_name() {
     assert_eq!(failure(&run).await.kind, "auth");
 
     let down = json!({"error": {"kind": "unavailable", "message": "down"}});
-    let run = start(&engine, &spec(&vec![down; 10]), "go").await;
+    let run = start(&engine, &spec(&vec![down; 20]), "go").await;
     assert_eq!(failure(&run).await.kind, "model_unavailable");
 }
 
@@ -473,13 +412,6 @@ async fn checks_that_fail_feed_back_for_their_rounds_and_then_fail_the_run() {
             .count(),
         2
     );
-}
-
-async fn until_waiting(engine: &Engine, run: &RunHandle<Json>) {
-    let mut doorbell = engine.store().watch(&run.id());
-    while engine.store().entry(&run.id()).await.unwrap().row.status() != Status::Waiting {
-        doorbell.rung().await;
-    }
 }
 
 /// Every kind of call, a plan, a repair and a check: at every append the process is killed before or

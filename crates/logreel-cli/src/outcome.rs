@@ -104,7 +104,7 @@ pub async fn how_to_go_on(store: &dyn RunStore, run: &RunId) -> anyhow::Result<V
     let mut lines = Vec::new();
     for entry in settle::tree(store, run).await? {
         for open in &entry.row.facts.waits {
-            if open.wait.kind.needs_person() {
+            if open.wait.needs_person() {
                 lines.extend(asked(store, open).await?);
                 lines.push(how_to_end(&entry.row.run, open));
             }
@@ -176,6 +176,11 @@ pub fn how_to_end(run: &RunId, open: &OpenWait) -> String {
             let used = wait.prompt.as_deref().map(text::one_line);
             let used = used.map(|used| format!("   ({used})")).unwrap_or_default();
             format!("logreel resume {short} --add-budget {limit}=AMOUNT{used}")
+        }
+        WaitKind::Retry if wait.needs_person() => {
+            let why = wait.prompt.as_deref().map(text::one_line);
+            let why = why.map(|why| format!("   ({why})")).unwrap_or_default();
+            format!("logreel resume {short}{why}")
         }
         WaitKind::Timer | WaitKind::Retry | WaitKind::Child => "it ends by itself".to_owned(),
     }

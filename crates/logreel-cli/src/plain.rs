@@ -203,6 +203,14 @@ impl Plain {
                     format!("{}waits for budget: {used}", step.unwrap_or_default())
                 }
                 WaitKind::CrashLoop => "waits: its drivers keep dying".to_owned(),
+                WaitKind::Retry if wait.is_for_what_is_away() => {
+                    let why = wait.prompt.as_deref().map(text::one_line);
+                    let again = match wait.deadline {
+                        Some(at) => format!("trying again at {}", text::moment(at)),
+                        None => "nobody tries again".to_owned(),
+                    };
+                    format!("{}; {again}", why.unwrap_or_default())
+                }
                 // The step's own line says it.
                 WaitKind::Retry | WaitKind::Child | WaitKind::InDoubt => return None,
             },

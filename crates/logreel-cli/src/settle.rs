@@ -92,7 +92,7 @@ pub async fn is_parked(store: &dyn RunStore, entry: &Entry) -> anyhow::Result<bo
     for open in waits {
         match open.wait.kind {
             WaitKind::Child => for_child = true,
-            kind if !kind.needs_person() => return Ok(false),
+            _ if !open.wait.needs_person() => return Ok(false),
             _ => {}
         }
     }

@@ -84,7 +84,7 @@ fn line(event: &HookEvent) -> Option<String> {
         Body::RunCompleted(_) => "completed".to_owned(),
         Body::RunFailed(failed) => format!("failed: {}", text::one_line(&failed.error.message)),
         Body::RunCancelled(_) => "cancelled".to_owned(),
-        Body::WaitStarted(wait) if wait.kind.needs_person() && wait.kind != WaitKind::Paused => {
+        Body::WaitStarted(wait) if wait.needs_person() && wait.kind != WaitKind::Paused => {
             format!("waits for {}", wait.kind)
         }
         Body::WaitStarted(wait) if wait.kind == WaitKind::Paused => "paused".to_owned(),

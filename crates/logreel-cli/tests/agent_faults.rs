@@ -32,9 +32,8 @@ description = "Looks"
 effect = "read"
 run = "cat"
 [tool.flood]
-description = "Floods"
-effect = "read"
-run = "head -c 10485760 /dev/zero | tr '\\0' x"
+description = "Floods, and is a write"
+run = "head -c 20971520 /dev/zero | tr '\\0' x"
 "#;
 
 /// How a run ends.
@@ -156,8 +155,9 @@ fn cases() -> Vec<Case> {
             ..after_call("arguments that are no JSON", "shell", "{\"command\": ")
         },
         Case {
-            told: Some("more than 8388608 bytes"),
-            ..after_call("10 MB of an own tool", "flood", "{}")
+            // It ran: that it talks too much does not make it one that failed.
+            told: Some("bytes left out"),
+            ..after_call("20 MB of an own tool", "flood", "{}")
         },
         Case {
             told: Some("bytes left out"),
@@ -213,6 +213,10 @@ fn check(format: Format, case: Case) {
             assert_eq!(shown["error"]["kind"], kind, "{name}: {shown}");
         }
     }
+    if case.name.ends_with("of an own tool") {
+        let output = project.run(&["log", &run, "--kind", "tool.returned", "--json"]);
+        assert!(output.out.contains("\"blob\""), "{name}: {}", output.out);
+    }
     let failed = log.iter().filter(|it| it["kind"] == "model.failed");
     let failed: Vec<&Value> = failed.map(|it| &it["body"]["error"]["kind"]).collect();
     assert_eq!(failed, case.failures, "{name}");
@@ -263,7 +267,8 @@ fn anthropic_faults_end_in_a_retry_a_message_or_a_name() {
     check_all(Format::Anthropic);
 }
 
-/// A provider that is never well again fails the run; it does not hang it.
+/// A provider that nobody can reach is tried again, without a lease once that takes longer, and told of by
+/// name; a person who does not want to wait for it is heard.
 #[test]
 fn a_provider_that_stays_away_is_told_of_by_name() {
     let project = Project::new("");
@@ -276,10 +281,20 @@ fn a_provider_that_stays_away_is_told_of_by_name() {
         .replace("URL", &url);
     project.write("a.toml", &spec);
     let run = run_id(1).to_string();
-    let mut command = project.command();
+    let mut command = project.std_command();
     command.env("FAULTS_KEY", "a-key-of-faults-1");
-    let ended = ran(command.args(["run", "a.toml", "go", "--id", &run]));
-    assert_eq!(ended.code, 1, "{}", ended.err);
-    let shown = project.json(&["show", &run]);
-    assert_eq!(shown["error"]["kind"], "model_unavailable", "{shown}");
+    let running = project.start_with(command, &["run", "a.toml", "go", "--id", &run]);
+    let mut shown = Value::Null;
+    common::kill::until("it waits without a lease", || {
+        // Before there is a store there is nothing to show.
+        let ran = project.run(&["show", &run, "--json"]);
+        shown = serde_json::from_str(&ran.out).unwrap_or_default();
+        let waits = shown["waiting"].as_array();
+        waits.is_some_and(|it| !it.is_empty()) && shown["driver"].is_null()
+    });
+    assert_eq!(shown["waiting"][0]["kind"], "retry", "{shown}");
+    let failed = project.run(&["log", &run, "--kind", "model.failed", "--json"]);
+    assert!(failed.out.contains("model_unavailable"), "{}", failed.out);
+    assert_eq!(project.run(&["cancel", &run]).code, 0);
+    assert_eq!(running.end().code, 130);
 }

@@ -28,6 +28,8 @@ impl<'a> Batch<'a> {
         let ahead = RunState {
             // Few, and one that ends in this batch must not come back.
             children: base.children.clone(),
+            // Whoever completes must have heard them.
+            queued: base.queued.clone(),
             ..RunState::around(base.row.clone())
         };
         Self {

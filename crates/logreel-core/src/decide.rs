@@ -4,8 +4,8 @@ use crate::budget::{Limit, OverBudget};
 use crate::command::{Command, Draft, Outside};
 use crate::event::{
     Body, BudgetChanged, ClaimReason, MessageQueued, OnDeadline, RunCancelled, RunCompleted,
-    RunFailed, RunResumed, SignalReceived, StepResolved, ToolResolved, WaitEnded, WaitKind,
-    WaitOutcome, WaitStarted,
+    RunFailed, RunKind, RunResumed, SignalReceived, StepResolved, ToolResolved, WaitEnded,
+    WaitKind, WaitOutcome, WaitStarted,
 };
 use crate::fold::{Illegal, admit, suspends};
 use crate::id::{Epoch, WaitId};
@@ -71,6 +71,9 @@ pub enum Rejected {
     /// Nothing is to be added to any limit.
     #[error("nothing to add to any limit")]
     NothingToAdd,
+    /// Someone said something to an agent that it has not heard yet, and was given a receipt.
+    #[error("someone said something that was not heard yet")]
+    Unheard,
     /// A limit leaves no room. It can be raised, and a child that ends returns what it did not use.
     #[error("the budget is used up: {0}")]
     OverBudget(OverBudget),
@@ -128,6 +131,10 @@ pub fn decide(
             (started.into(), None)
         }
         Command::Complete { output } => {
+            let is_steered = state.row.facts.kind == RunKind::Agent && !state.queued.is_empty();
+            if is_steered && state.row.facts.ended.is_none() {
+                return Err(Rejected::Unheard);
+            }
             let final_state_digest = UNKNOWN;
             (
                 RunCompleted {
@@ -345,7 +352,7 @@ pub fn decide_outside(
             Decision::append(vec![wait.into()])
         }
         Outside::Resume { by } => Decision::append(
-            end_waits(row, |open| open.wait.kind.stops_everything())
+            end_waits(row, |open| open.wait.ends_with_resume(now))
                 .map(|open| ended(open, WaitOutcome::Resumed, by.clone()).into())
                 .collect(),
         ),
@@ -521,6 +528,7 @@ fn find_answerable(row: &Row, wait: Option<WaitId>) -> Result<&OpenWait, Rejecte
                 WaitKind::Paused | WaitKind::CrashLoop => "resume the run",
                 WaitKind::InDoubt => "resolve the call",
                 WaitKind::Budget => "raise the budget",
+                WaitKind::Retry if open.wait.needs_person() => "resume the run",
                 WaitKind::Timer | WaitKind::Retry | WaitKind::Child => "it ends by itself",
                 WaitKind::Approval | WaitKind::Signal => "answer it",
             };

@@ -654,6 +654,27 @@ pub struct WaitStarted {
     pub wait: WaitId,
 }
 
+impl WaitStarted {
+    /// Whether it is for something outside the run that was away, which is no step's or call's own.
+    pub fn is_for_what_is_away(&self) -> bool {
+        self.kind == WaitKind::Retry && self.step.is_none() && self.call.is_none()
+    }
+
+    /// Whether only a person can end it (a deadline may still pass). Of what is away that is so once
+    /// nobody looks for it any more.
+    pub fn needs_person(&self) -> bool {
+        self.kind.needs_person() || self.is_for_what_is_away() && self.deadline.is_none()
+    }
+
+    /// Whether a person's `resume` ends it. A step's retry has its own time.
+    pub fn ends_with_resume(&self, now: Timestamp) -> bool {
+        let is_retry = self.kind == WaitKind::Retry && self.step.is_none();
+        // What is due ends by itself.
+        let is_due = self.deadline.is_some_and(|deadline| deadline <= now);
+        self.kind.stops_everything() || is_retry && !is_due
+    }
+}
+
 /// Body of `wait.ended`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WaitEnded {

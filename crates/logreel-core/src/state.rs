@@ -224,6 +224,24 @@ impl RunState {
         }
     }
 
+    /// Tool calls that write, were announced under an earlier driver and have no outcome.
+    pub fn unsettled_calls(&self, epoch: Epoch) -> Vec<CallId> {
+        let mut calls: Vec<CallId> = self
+            .tools
+            .iter()
+            .filter_map(|(call, state)| match state {
+                CallState::Open {
+                    effect: Effect::Write,
+                    epoch: announced,
+                    ..
+                } if *announced < epoch => Some(call.clone()),
+                _ => None,
+            })
+            .collect();
+        calls.sort();
+        calls
+    }
+
     /// Write steps that were announced under an earlier driver and have no outcome.
     pub fn unsettled_writes(&self, epoch: Epoch) -> Vec<StepId> {
         let mut steps: Vec<StepId> = self

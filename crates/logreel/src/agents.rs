@@ -36,6 +36,12 @@ pub trait Agents: Send + Sync {
     /// The limits it asks for.
     fn budget(&self, spec: &Value) -> Budget;
 
+    /// Takes secrets out of what a person says to a run, of an agent with this spec or of something else,
+    /// and counts them.
+    fn redact(&self, _spec: Option<&Value>, value: Value) -> (Value, u32) {
+        (value, 0)
+    }
+
     /// Whether its runs begin with a plan.
     fn plans(&self, spec: &Value) -> bool;
 

@@ -93,7 +93,9 @@ impl Engine {
             }
             None => self.0.draw_append_id(),
         };
-        let (value, blob) = Payload::of(value);
+        let redaction = self.0.redaction_in(run).await;
+        let (value, blob) = Payload::of(redaction.json(value));
+        let reason = reason.map(|reason| redaction.text(reason));
         let command = Outside::Answer {
             wait,
             approved,

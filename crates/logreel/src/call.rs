@@ -16,7 +16,7 @@ use logreel_core::{Blob, Body, CallId, Digest, Epoch, Json, Payload, Seq};
 
 use crate::ctx::{Counted, Ctx, OUTER, Outer};
 use crate::error::TaskError;
-use crate::journal::{NEW_WAIT, Stop};
+use crate::journal::{NEW_WAIT, RecordError, Stop};
 use crate::step::panic_text;
 use crate::write_step::{Reconciled, has_settled, is_doubtful};
 
@@ -32,7 +32,11 @@ pub struct ToolCall<'c> {
     effect: Effect,
     timeout: Option<Duration>,
     reconciles: bool,
+    redact: Option<Redact<'c>>,
 }
+
+/// Takes secrets out of a text, and counts them.
+type Redact<'c> = &'c (dyn Fn(&str) -> (String, u32) + Sync);
 
 /// What came of a call, as the log has it.
 #[derive(Debug, Clone, PartialEq)]
@@ -70,11 +74,12 @@ impl Ctx {
             effect: Effect::Write,
             timeout: None,
             reconciles: false,
+            redact: None,
         }
     }
 }
 
-impl ToolCall<'_> {
+impl<'c> ToolCall<'c> {
     /// What an interruption means; a write when nothing is said.
     #[must_use]
     pub fn effect(mut self, effect: Effect) -> Self {
@@ -96,6 +101,13 @@ impl ToolCall<'_> {
         self
     }
 
+    /// Takes secrets out of why it failed, or why nobody knows whether it happened.
+    #[must_use]
+    pub fn redact(mut self, redact: &'c (dyn Fn(&str) -> (String, u32) + Sync)) -> Self {
+        self.redact = Some(redact);
+        self
+    }
+
     /// Makes the call with its key, or gives its recorded outcome. A write that was interrupted is
     /// asked about with `reconcile`, or waits for a person.
     ///
@@ -109,8 +121,7 @@ impl ToolCall<'_> {
     {
         let run = &self.ctx.0.journal.run;
         let bound = digest_of(&self.arguments)?;
-        let id = serde_json::to_string(&[self.call.as_str()])?;
-        let key = effect_key(run, &id, Some(&bound));
+        let key = effect_key(run, self.call.as_str(), Some(&bound));
         loop {
             let known = self.ctx.0.journal.with_state(|state| {
                 let known = state.tools.get(&self.call);
@@ -217,9 +228,21 @@ impl ToolCall<'_> {
             }
             Err(error) => (self.failed(&error), Vec::new()),
         };
+        let returned = matches!(body, Body::ToolReturned(_));
         match journal.record(vec![body.into()], blobs).await {
             Ok(_) => Ok(()),
-            Err(crate::journal::RecordError::Refused(why)) => {
+            // It was made, whatever it said.
+            Err(RecordError::Refused(why)) if returned && self.effect == Effect::Write => {
+                let (output, _) = Payload::of(Json::of(&format!("(not recorded: {why})"))?);
+                let returned = ToolReturned {
+                    call: self.call.clone(),
+                    output,
+                    redacted: 0,
+                };
+                ctx.log().record(vec![returned.into()], Vec::new()).await?;
+                Ok(())
+            }
+            Err(RecordError::Refused(why)) => {
                 let error = TaskError::from(why).permanent();
                 ctx.log()
                     .record(vec![self.failed(&error)], Vec::new())
@@ -231,10 +254,19 @@ impl ToolCall<'_> {
     }
 
     fn failed(&self, error: &TaskError) -> Body {
+        let mut error = error.cause();
+        let redacted = match self.redact {
+            Some(redact) => {
+                let (message, redacted) = redact(&error.message);
+                error.message = message;
+                redacted
+            }
+            None => 0,
+        };
         ToolFailed {
             call: self.call.clone(),
-            error: error.cause(),
-            redacted: 0,
+            error,
+            redacted,
         }
         .into()
     }
@@ -341,17 +373,11 @@ impl ToolCall<'_> {
 
     /// Puts the call in doubt, and the run in wait for a person.
     async fn doubt(&self, reason: &str) -> Result<(), TaskError> {
-        let in_doubt = ToolInDoubt {
-            call: self.call.clone(),
-            reason: reason.to_owned(),
+        let reason = match self.redact {
+            Some(redact) => redact(reason).0,
+            None => reason.to_owned(),
         };
-        let wait = WaitStarted {
-            call: Some(self.call.clone()),
-            prompt: Some(format!("did `{}` happen? {reason}", self.name)),
-            tool: Some(self.name.clone()),
-            ..plain_wait(WaitKind::InDoubt, NEW_WAIT)
-        };
-        let bodies = vec![in_doubt.into(), wait.into()];
+        let bodies = in_doubt(&self.call, &self.name, &reason);
         self.ctx.log().record(bodies, Vec::new()).await?;
         Ok(())
     }
@@ -385,4 +411,19 @@ impl ToolCall<'_> {
             }
         })
     }
+}
+
+/// What puts a call in doubt, and the run in wait for a person.
+pub(crate) fn in_doubt(call: &CallId, name: &str, reason: &str) -> Vec<Body> {
+    let in_doubt = ToolInDoubt {
+        call: call.clone(),
+        reason: reason.to_owned(),
+    };
+    let wait = WaitStarted {
+        call: Some(call.clone()),
+        prompt: Some(format!("did `{name}` happen? {reason}")),
+        tool: Some(name.to_owned()),
+        ..plain_wait(WaitKind::InDoubt, NEW_WAIT)
+    };
+    vec![in_doubt.into(), wait.into()]
 }

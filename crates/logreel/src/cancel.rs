@@ -24,7 +24,8 @@ impl Engine {
         run: &RunId,
         reason: impl Into<String>,
     ) -> Result<CancelOutcome, Error> {
-        self.0.cancel(run, Some(reason.into())).await
+        let reason = self.0.redaction_in(run).await.text(reason.into());
+        self.0.cancel(run, Some(reason)).await
     }
 }
 

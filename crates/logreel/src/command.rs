@@ -140,7 +140,8 @@ impl Command {
         self
     }
 
-    /// Of what is too large the beginning and the end are kept, half as much as is allowed of each.
+    /// Of what is too large the beginning and the end are kept, half as much as is allowed of each. It
+    /// is heard to its end then.
     #[must_use]
     pub fn keep_ends(mut self) -> Self {
         self.keeps_ends = true;
@@ -238,6 +239,20 @@ impl Piped {
         drop(self.pipes.take());
         self.handle.stop();
         self.ended().await
+    }
+}
+
+impl Finished {
+    /// What it printed, as text. Of what was too large both ends, when they were kept, and between them
+    /// how much was left out.
+    pub fn printed(&self) -> String {
+        let text = String::from_utf8_lossy(&self.stdout);
+        if !self.too_large {
+            return text.into_owned();
+        }
+        let kept = (self.stdout.len() + self.stdout_end.len()) as u64;
+        let end = String::from_utf8_lossy(&self.stdout_end);
+        crate::cut_between(&text, &end, self.stdout_bytes.saturating_sub(kept))
     }
 }
 

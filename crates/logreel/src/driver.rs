@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use logreel_core::event::{PhaseEntered, RunKind, SpecChanged};
 use logreel_core::meaning::effect_key;
-use logreel_core::{Body, Command, Epoch, Event, Json, Payload, RunId, RunState, Seq};
+use logreel_core::{Body, Command, Epoch, Event, Json, Payload, Rejected, RunId, RunState, Seq};
 use logreel_store::{ClaimOutcome, Entry};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -385,6 +385,9 @@ async fn end(execution: &Execution, returned: Returned) -> Result<(), Error> {
     let run = journal.run;
     match recorded {
         Ok(_) => Ok(()),
+        // What was said came before the end: whoever takes the run next, and that is this process, hears
+        // it.
+        Err(RecordError::Rejected(Rejected::Unheard)) => Ok(()),
         Err(RecordError::Rejected(why)) => Err(Error::Rejected { run, why }),
         Err(RecordError::Refused(error)) => Err(error),
         Err(RecordError::SignalIsKept) => unreachable!("an end awaits no signal"),
@@ -401,14 +404,21 @@ fn unsettled_writes(journal: &Journal) -> Vec<Command> {
     journal.with_state(|state| {
         let writes = state.unsettled_writes(journal.epoch).into_iter();
         let open = writes.filter_map(|step| Some((state.open_step(&step)?.clone(), step)));
-        open.flat_map(|(open, step)| {
+        let reason = "it was interrupted, and the code no longer asks for it";
+        let steps = open.flat_map(|(open, step)| {
             let key = open
                 .key
                 .unwrap_or_else(|| effect_key(&journal.run, &step.canonical(), None));
-            let reason = "it was interrupted, and the code no longer asks for it";
             crate::write_step::in_doubt(&step, open.epoch, key, reason)
-        })
-        .collect()
+        });
+        let calls = state.unsettled_calls(journal.epoch).into_iter();
+        let calls = calls.flat_map(|call| {
+            let mut active = state.row.pulse.active_tools.iter();
+            let active = active.find(|active| active.call == call);
+            let name = active.map_or_else(|| call.to_string(), |active| active.name.clone());
+            crate::call::in_doubt(&call, &name, reason)
+        });
+        steps.chain(calls.map(Command::from)).collect()
     })
 }
 

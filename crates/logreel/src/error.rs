@@ -403,6 +403,7 @@ impl Error {
                 | Rejected::WrongAnswer { .. }
                 | Rejected::NotInDoubt(_)
                 | Rejected::NoSuchLimit(_)
+                | Rejected::Unheard
                 | Rejected::OverBudget(_) => ErrorKind::NotApplicable,
                 Rejected::NothingToAdd => ErrorKind::Usage,
             },

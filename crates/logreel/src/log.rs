@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use logreel_core::decide::plain_wait;
-use logreel_core::event::{OnDeadline, WaitKind, WaitStarted};
+use logreel_core::event::{WaitKind, WaitStarted};
 use logreel_core::row::OpenWait;
 use logreel_core::{
     Blob, Body, CallId, Digest, Epoch, Event, Json, Payload, RunState, Seq, Timestamp, WaitId,
@@ -139,6 +139,23 @@ impl<'c> Log<'c> {
         crate::wait::back_off_call(self.0, call, delay).await
     }
 
+    /// Records that something the run needs is away, and why, without secrets; [`Log::while_away`] waits
+    /// until it may be tried again. Without a delay that is when a person resumes the run.
+    pub async fn record_away(
+        &self,
+        name: impl Into<String>,
+        why: impl Into<String>,
+        delay: Option<Duration>,
+    ) -> Result<(), TaskError> {
+        crate::wait::record_away(self.0, name.into(), why.into(), delay).await
+    }
+
+    /// Waits as long as the log says that something is away, whoever said so. A short wait keeps the
+    /// driver, a long one gives the lease back.
+    pub async fn while_away(&self) -> Result<(), TaskError> {
+        crate::wait::while_away(self.0).await
+    }
+
     /// Asks a person about a call that is not announced yet, unless the log has the question already.
     /// The answer is in the log: [`Log::idle_until`] the wait is over.
     pub async fn ask(&self, question: Question) -> Result<WaitId, TaskError> {
@@ -181,6 +198,11 @@ impl<'c> Log<'c> {
         self.0.0.engine.live.tell_text(text);
     }
 
+    /// The largest value that can be recorded, in bytes of JSON.
+    pub fn payload_bytes_max(&self) -> u64 {
+        self.0.0.engine.payload_bytes_max
+    }
+
     /// Time, ids and randomness of the host.
     pub fn env(&self) -> &Arc<dyn Env> {
         &self.0.0.journal.env
@@ -211,14 +233,4 @@ pub struct Question {
     pub arguments: Json,
     /// In words.
     pub prompt: String,
-}
-
-/// A wait for something that is not a step: the program looks for its end in the log.
-pub(crate) fn retry_wait(call: &CallId, until: Timestamp) -> WaitStarted {
-    WaitStarted {
-        call: Some(call.clone()),
-        deadline: Some(until),
-        on_deadline: Some(OnDeadline::Continue),
-        ..plain_wait(WaitKind::Retry, NEW_WAIT)
-    }
 }

@@ -23,7 +23,8 @@ impl Engine {
         run: &RunId,
         reason: impl Into<String>,
     ) -> Result<PauseOutcome, Error> {
-        self.0.pause(run, Some(reason.into())).await
+        let reason = self.0.redaction_in(run).await.text(reason.into());
+        self.0.pause(run, Some(reason)).await
     }
 }
 

@@ -77,6 +77,11 @@ impl Registry {
         self.agents.set(agents).is_ok()
     }
 
+    /// Whoever drives agents here.
+    pub(crate) fn agents(&self) -> Option<&dyn Agents> {
+        self.agents.get().map(|agents| &**agents)
+    }
+
     /// An agent by its spec.
     pub(crate) fn add_agent(&self, spec: &Value) -> Result<Arc<Program>, Error> {
         let agents = self.agents.get().ok_or_else(|| Error::Lacks {
@@ -287,7 +292,7 @@ impl Engine {
 }
 
 impl Inner {
-    async fn stored_spec(&self, entry: &Entry) -> Result<Json, Error> {
+    pub(crate) async fn stored_spec(&self, entry: &Entry) -> Result<Json, Error> {
         stored_spec(&*self.store, entry.row.run, entry.row.facts.spec_digest).await
     }
 }

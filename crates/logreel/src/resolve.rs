@@ -27,6 +27,7 @@ impl Engine {
         by: impl Into<String>,
     ) -> Result<Resolved, Error> {
         let lapsed = self.0.store.lapsed(run).await?;
+        let resolution = self.0.redaction_in(run).await.resolution(resolution);
         let command = Outside::Resolve {
             call: call.into(),
             resolution,

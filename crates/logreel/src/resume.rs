@@ -42,7 +42,8 @@ enum Under {
 
 impl Engine {
     /// Drives a run on: one that was paused or keeps crashing, is ready, or lost its driver. One that
-    /// only waits for its children is driven on through them.
+    /// only waits for its children is driven on through them, and one that waits before it calls again
+    /// does not wait any longer.
     pub async fn resume(&self, run: &RunId) -> Result<ResumeOutcome, Error> {
         self.0.resume(run, Under::Stored).await
     }
@@ -104,7 +105,11 @@ impl Inner {
             let name = entry.row.facts.agent.to_string();
             return Err(Error::SpecChanged { run: *run, name });
         }
-        let stopped = |open: &OpenWait| open.wait.kind.stops_everything();
+        let (now, driven) = (self.env.now(), entry.is_driven());
+        let stopped = |open: &OpenWait| {
+            // Whoever drives it waits for a retry by itself.
+            open.wait.kind.stops_everything() || !driven && open.wait.ends_with_resume(now)
+        };
         if entry.row.facts.waits.iter().any(stopped) {
             let command = Outside::Resume { by: None };
             entry = self

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use logreel_core::event::{Git, Relation};
-use logreel_core::{Blob, Event, Json, Payload, RunId, RunState, Status, StepId};
+use logreel_core::{Event, Json, Payload, RunId, RunState, Status, StepId};
 use logreel_store::{ForkAt, NewFork};
 use serde::Serialize;
 use serde_json::Value;
@@ -20,7 +20,6 @@ use crate::Error;
 use crate::engine::{Engine, Inner};
 use crate::fork::change_spec;
 use crate::handle::RunHandle;
-use crate::value;
 use crate::workflow::Workflow;
 
 /// How long the driver of a run that was just cancelled may take to let go of it.
@@ -33,7 +32,7 @@ pub struct RetryRun {
     parent: RunId,
     run: Option<RunId>,
     from: Option<String>,
-    input: Option<Result<(Payload, Vec<Blob>), Error>>,
+    input: Option<Result<Json, Error>>,
     queue: bool,
     accept_spec_change: bool,
     under: Option<Value>,
@@ -69,7 +68,8 @@ impl RetryRun {
     /// Another input. Finished steps keep their results; one that is bound to its input refuses to
     /// go on with another.
     pub fn input<T: Serialize + ?Sized>(mut self, input: &T) -> Self {
-        self.input = Some(value::payload("the input", input));
+        let input = Json::of(input).map_err(|error| Error::value("the input", error));
+        self.input = Some(input);
         self
     }
 
@@ -148,7 +148,11 @@ impl RetryRun {
         };
         let (input, blobs) = match self.input {
             None => (None, Vec::new()),
-            Some(input) => input.map(|(input, blobs)| (Some(input), blobs))?,
+            Some(input) => {
+                let redaction = engine.redaction_in(&self.parent).await;
+                let (input, blob) = Payload::of(redaction.json(input?));
+                (Some(input), Vec::from_iter(blob))
+            }
         };
         engine.until_let_go(&self.parent).await?;
         let run = self.run.unwrap_or_else(|| engine.env.run_id());

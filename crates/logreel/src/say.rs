@@ -24,7 +24,7 @@ impl Engine {
             Some(id) => AppendId::new(id)?,
             None => self.0.draw_append_id(),
         };
-        let text = text.into();
+        let text = self.0.redaction_in(run).await.text(text.into());
         let done = self
             .0
             .command(run, id, Outside::Say { text, by }, Vec::new())

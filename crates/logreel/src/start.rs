@@ -144,6 +144,7 @@ impl<O: DeserializeOwned> Start<O> {
             let name = self.def.name.to_string();
             return Err(Error::Lacks { name, what });
         }
+        let input = engine.redaction(&self.def).json(input);
         let (input, input_blob) = Payload::of(input);
         let (spec, spec_blob) = Payload::of(self.def.spec.clone());
         let started = RunStarted {

@@ -220,82 +220,106 @@ pub(crate) async fn sleep_until(
     name: Result<StepId, IdError>,
     until: Timestamp,
 ) -> Result<(), TaskError> {
-    let wait = WaitStarted {
-        deadline: Some(until),
-        on_deadline: Some(OnDeadline::Continue),
-        ..plain_wait(WaitKind::Timer, NEW_WAIT)
-    };
+    let wait = self::until(until, plain_wait(WaitKind::Timer, NEW_WAIT));
     wait_for(ctx, name, wait).await.map(|_| ())
 }
 
-/// Waits before a step's next attempt. A short wait keeps the driver; a long one is a wait of the run,
-/// which gives the lease back.
-pub(crate) async fn back_off(ctx: &Ctx, step: &StepId, wait: Duration) -> Result<(), TaskError> {
-    let journal = &ctx.0.journal;
-    let find = || {
-        journal.with_state(|state| {
-            let mut waits = state.row.facts.waits.iter();
-            let ours = |open: &&OpenWait| {
-                open.wait.kind == WaitKind::Retry && open.wait.step.as_ref() == Some(step)
-            };
-            waits.find(ours).cloned()
-        })
+/// Waits before a step's next attempt.
+pub(crate) async fn back_off(ctx: &Ctx, step: &StepId, delay: Duration) -> Result<(), TaskError> {
+    let retry = WaitStarted {
+        step: Some(step.clone()),
+        ..plain_wait(WaitKind::Retry, NEW_WAIT)
     };
-    if wait > STAY_MAX && find().is_none() {
-        let retry = WaitStarted {
-            deadline: Some(journal.env.now() + wait),
-            on_deadline: Some(OnDeadline::Continue),
-            step: Some(step.clone()),
-            ..plain_wait(WaitKind::Retry, NEW_WAIT)
-        };
-        ctx.0.record(retry.into(), Vec::new()).await?;
-    }
-    // One that an earlier driver began is ended here, however little of it is left.
-    let open = find();
-    if wait.is_zero() && open.is_none() {
-        // Not even a timer of zero: it would cost every step a tick of the runtime's clock.
-        return Ok(());
-    }
-    if let Some(open) = open {
-        let is_open = || journal.with_state(|state| state.row.wait(open.wait.wait).is_some());
-        return until_over(ctx, &open, is_open).await;
-    }
-    let _busy = Counted::new(&ctx.0.activity.busy);
-    tokio::select! {
-        () = journal.env.sleep(wait) => Ok(()),
-        stopped = ctx.0.until_stopped() => Err(stopped),
-    }
+    until_next_attempt(ctx, retry, delay).await
 }
 
-/// Waits before a call's next attempt, like [`back_off`]. A wait that an earlier driver began goes on
-/// to its recorded deadline.
+/// Waits before a call's next attempt.
 pub(crate) async fn back_off_call(
     ctx: &Ctx,
     call: &CallId,
     delay: Duration,
 ) -> Result<(), TaskError> {
-    let journal = &ctx.0.journal;
-    let find = || {
-        journal.with_state(|state| {
-            let mut waits = state.row.facts.waits.iter();
-            let ours = |open: &&OpenWait| {
-                open.wait.kind == WaitKind::Retry && open.wait.call.as_ref() == Some(call)
-            };
-            waits.find(ours).cloned()
-        })
+    let retry = WaitStarted {
+        call: Some(call.clone()),
+        ..plain_wait(WaitKind::Retry, NEW_WAIT)
     };
-    if delay > STAY_MAX && find().is_none() {
-        let wait = crate::log::retry_wait(call, journal.env.now() + delay);
+    until_next_attempt(ctx, retry, delay).await
+}
+
+/// A short wait keeps the driver; a long one is a wait of the run, which gives the lease back. One that
+/// an earlier driver began is ended here, however little of it is left.
+async fn until_next_attempt(
+    ctx: &Ctx,
+    retry: WaitStarted,
+    delay: Duration,
+) -> Result<(), TaskError> {
+    let journal = &ctx.0.journal;
+    let is_ours = |wait: &WaitStarted| wait.step == retry.step && wait.call == retry.call;
+    if delay > STAY_MAX && open_retry(ctx, is_ours).is_none() {
+        let wait = until(journal.env.now() + delay, retry.clone());
         ctx.0.record(wait.into(), Vec::new()).await?;
     }
-    if let Some(open) = find() {
-        let is_open = || journal.with_state(|state| state.row.wait(open.wait.wait).is_some());
-        return until_over(ctx, &open, is_open).await;
+    if let Some(open) = open_retry(ctx, is_ours) {
+        return until_retry_is_over(ctx, &open).await;
+    }
+    if delay.is_zero() {
+        // Not even a timer of zero: it would cost every step a tick of the runtime's clock.
+        return Ok(());
     }
     let _busy = Counted::new(&ctx.0.activity.busy);
     tokio::select! {
         () = journal.env.sleep(delay) => Ok(()),
         stopped = ctx.0.until_stopped() => Err(stopped),
+    }
+}
+
+/// Records that something the run needs is away, and why: everybody sees it, however short the wait.
+/// Without a delay nobody looks for it any more until a person resumes the run.
+pub(crate) async fn record_away(
+    ctx: &Ctx,
+    name: String,
+    why: String,
+    delay: Option<Duration>,
+) -> Result<(), TaskError> {
+    let away = WaitStarted {
+        name: Some(name),
+        prompt: Some(why),
+        ..plain_wait(WaitKind::Retry, NEW_WAIT)
+    };
+    let away = match delay {
+        Some(delay) => until(ctx.0.journal.env.now() + delay, away),
+        None => away,
+    };
+    ctx.0.record(away.into(), Vec::new()).await.map(drop)
+}
+
+/// Waits as long as something the run needs is said to be away, by this driver or one before it.
+pub(crate) async fn while_away(ctx: &Ctx) -> Result<(), TaskError> {
+    while let Some(open) = open_retry(ctx, WaitStarted::is_for_what_is_away) {
+        until_retry_is_over(ctx, &open).await?;
+    }
+    Ok(())
+}
+
+fn open_retry(ctx: &Ctx, is_ours: impl Fn(&WaitStarted) -> bool) -> Option<OpenWait> {
+    ctx.0.journal.with_state(|state| {
+        let mut waits = state.row.facts.waits.iter();
+        let ours = |open: &&OpenWait| open.wait.kind == WaitKind::Retry && is_ours(&open.wait);
+        waits.find(ours).cloned()
+    })
+}
+
+async fn until_retry_is_over(ctx: &Ctx, open: &OpenWait) -> Result<(), TaskError> {
+    let journal = &ctx.0.journal;
+    let is_open = || journal.with_state(|state| state.row.wait(open.wait.wait).is_some());
+    until_over(ctx, open, is_open).await
+}
+
+fn until(deadline: Timestamp, wait: WaitStarted) -> WaitStarted {
+    WaitStarted {
+        deadline: Some(deadline),
+        on_deadline: Some(OnDeadline::Continue),
+        ..wait
     }
 }
 

@@ -303,7 +303,10 @@ fn a_run_of_a_million_events_is_handled_in_every_way_under_200_mib() {
     let readers = ["read", "fold", "tail", "list", "fork"]
         .map(|what| (what, start(&format!("{what} {run}"))));
     for (what, child) in readers {
-        check(what, child);
+        let said = check(what, child);
+        if let ("fork", [fork]) = (what, said.as_slice()) {
+            check("diff", start(&format!("diff {run} {fork}")));
+        }
     }
     for together in [["reel", "jsonl"], ["check", "import"]] {
         let children = together.map(|what| (what, start(&format!("{what} {run}"))));

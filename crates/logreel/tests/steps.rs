@@ -1039,3 +1039,35 @@ async fn a_run_does_not_complete_past_an_interrupted_write_its_code_forgot() {
     let outcome = next.run(run.id()).typed::<u32>().wait().await.unwrap();
     assert_eq!(outcome, Outcome::Completed(1));
 }
+
+/// A write is a write, whether a step or a tool call made it (SEMANTICS 23 to 25).
+#[tokio::test(start_paused = true)]
+async fn a_write_call_that_the_code_no_longer_asks_for_is_in_doubt_before_the_end() {
+    let first = TestEngine::new().await.unwrap();
+    let task: Task<(), ()> = first.task("send", |ctx: Ctx, (): ()| async move {
+        let never = |_| std::future::pending::<Result<Recorded, TaskError>>();
+        let ask = |_| std::future::ready(Ok(Reconciled::Unknown));
+        let call = logreel::core::CallId::new("c1")?;
+        let call = ctx.tool_call(call, "mail.send", Json::null());
+        call.run(never, ask).await?;
+        Ok(())
+    });
+    let run = task.start(&()).await.unwrap().id();
+    until(&first, run, "tool.called").await;
+    first.crash().await.unwrap();
+    let second = first.another().await.unwrap();
+    let _task: Task<(), ()> = second.task("send", |_: Ctx, (): ()| async { Ok(()) });
+    second.resume(&run).await.unwrap();
+    let entry = until_entry(&second, run, |entry| !entry.row.facts.waits.is_empty()).await;
+    let wait = &entry.row.facts.waits[0].wait;
+    assert_eq!(wait.kind, WaitKind::InDoubt);
+    let named = wait.call.as_ref().map(|call| call.as_str());
+    assert_eq!(
+        (named, wait.tool.as_deref()),
+        (Some("c1"), Some("mail.send"))
+    );
+    let sent = Resolution::Returned(Payload::null());
+    second.resolve(&run, "c1", sent, "me").await.unwrap();
+    let ended = second.run(run).wait().await.unwrap();
+    assert_eq!(ended, Outcome::Completed(Json::null()));
+}

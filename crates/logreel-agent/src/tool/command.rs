@@ -18,8 +18,6 @@ use crate::spec::CommandTool;
 
 /// How long it may take when the spec does not say.
 const TIMEOUT: Duration = Duration::from_secs(10 * 60);
-/// Escaped in JSON it must still fit the log.
-const OUTPUT_BYTES_MAX: u64 = 8 * 1024 * 1024;
 /// What `reconcile` exits with when the write surely did not happen.
 const NOT_DONE: i32 = 10;
 
@@ -69,7 +67,8 @@ impl OwnTool {
             .dir(&self.dir)
             .timeout(Some(self.timeout))
             .write(write)
-            .output_bytes_max(OUTPUT_BYTES_MAX);
+            .output_bytes_max(call.ctx.log().payload_bytes_max())
+            .keep_ends();
         call.ctx.command(command).await.map_err(from_task)
     }
 }
@@ -108,10 +107,8 @@ fn result_of(done: Finished, write: bool) -> Result<Value, ToolError> {
         stderr => format!(": {stderr}"),
     };
     match done.exit {
-        Exit::Code(0) | Exit::Stopped if done.too_large => {
-            let message = format!("it printed more than {OUTPUT_BYTES_MAX} bytes");
-            Err(ToolError::of_kind("too_large", message))
-        }
+        // What it says can be cut; that it ran cannot be undone.
+        Exit::Code(0) if done.too_large => Ok(Value::from(done.printed())),
         Exit::Code(0) => Ok(value_of(done.stdout)),
         // The shell's word for a program of it that was killed: nobody knows how far a write came.
         Exit::Code(code @ 129..=159) if write => {

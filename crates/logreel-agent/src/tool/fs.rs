@@ -530,7 +530,7 @@ fn piece(text: &str, offset: usize, limit: usize) -> Value {
     let text: String = kept.concat();
     told.insert(
         "text".to_owned(),
-        crate::cut::cut(&text, READ_BYTES_MAX).into(),
+        logreel::cut(&text, READ_BYTES_MAX).into(),
     );
     told.insert("first_line".to_owned(), offset.into());
     told.insert("lines".to_owned(), kept.len().into());
@@ -612,7 +612,7 @@ impl Matches {
             }
             if pattern.is_match(line) {
                 let text = String::from_utf8_lossy(line);
-                let text = crate::cut::cut(text.trim_end(), MATCH_BYTES_MAX);
+                let text = logreel::cut(text.trim_end(), MATCH_BYTES_MAX);
                 self.lines
                     .push(format!("{}:{}: {text}", path.display(), n + 1));
             }

@@ -122,7 +122,7 @@ impl Tool for HttpGet {
             }
         }
         match text(&body) {
-            Some(text) => told.insert("body".to_owned(), super::bounded(text).into()),
+            Some(text) => told.insert("body".to_owned(), text.into()),
             None => {
                 let body = base64::engine::general_purpose::STANDARD.encode(body);
                 told.insert("base64".to_owned(), body.into())

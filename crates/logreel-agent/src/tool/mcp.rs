@@ -20,7 +20,7 @@ use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig
 use rmcp::{RoleClient, ServiceExt as _};
 use serde_json::{Value, json};
 
-use super::{Call, Definition, Tool, ToolError, bounded};
+use super::{Call, Definition, Tool, ToolError};
 use crate::environment::Environment;
 use crate::spec::{AgentSpec, McpSpec};
 use crate::toolbox::{ToolboxError, matcher};
@@ -99,11 +99,15 @@ pub(crate) async fn open(
     let log = ctx.log();
     let clock = log.env();
     let tools = tokio::select! {
-        tools = listing => tools.map_err(failed)?,
+        tools = listing => tools,
         () = clock.sleep(CONNECT_TIMEOUT) => {
-            return Err(failed(format!("it did not list its tools within {CONNECT_TIMEOUT:?}")));
+            Err(format!("it did not list its tools within {CONNECT_TIMEOUT:?}"))
         }
     };
+    let tools = tools.map_err(|why| ToolboxError::Away {
+        name: name.to_owned(),
+        why,
+    })?;
     let effects = Effects::new(server_spec)?;
     let wanted = server_spec.tools.iter().map(|glob| matcher(glob));
     let wanted = wanted.collect::<Result<Vec<_>, _>>()?;
@@ -377,24 +381,15 @@ fn result_of(result: CallToolResult) -> Result<Value, ToolError> {
     let content = || serde_json::to_value(&result.content).unwrap_or_else(|_| json!([]));
     if result.is_error == Some(true) {
         let told = text.unwrap_or_else(|| content().to_string());
-        return Err(ToolError::failed(bounded(told)));
+        return Err(ToolError::failed(told));
     }
     if let Some(structured) = result.structured_content.filter(|it| !it.is_null()) {
-        return Ok(whole(structured));
+        return Ok(structured);
     }
     Ok(match text {
-        Some(text) => Value::from(bounded(text)),
-        None => whole(content()),
+        Some(text) => Value::from(text),
+        None => content(),
     })
-}
-
-/// A value that can be recorded; one that is too large as text, cut.
-fn whole(value: Value) -> Value {
-    let text = value.to_string();
-    match text.len() > super::RECORDED_BYTES_MAX {
-        true => Value::from(crate::cut::cut(&text, super::CUT_BYTES)),
-        false => value,
-    }
 }
 
 #[cfg(test)]

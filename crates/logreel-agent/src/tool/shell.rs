@@ -7,18 +7,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use logreel::core::event::Effect;
-use logreel::{Command, Exit, Finished};
+use logreel::{Command, Exit, cut};
 use serde_json::{Value, json};
 
 use super::parts::subjects;
 use super::{Call, Definition, Tool, ToolError, bounded, from_task};
-use crate::cut::{cut, cut_between};
 
 /// How long a command may take when the call does not say.
 const TIMEOUT: Duration = Duration::from_secs(10 * 60);
 const TIMEOUT_MAX: Duration = Duration::from_secs(60 * 60);
-/// The most that is kept of what a command prints.
-const OUTPUT_BYTES_MAX: u64 = 12 * 1024 * 1024;
 
 /// The tool.
 pub(crate) struct Shell {
@@ -80,6 +77,7 @@ impl Tool for Shell {
 
     async fn call(&self, call: &Call<'_>) -> Result<Value, ToolError> {
         let shell = command_of(call.arguments)?;
+        let recorded_max = call.ctx.log().payload_bytes_max();
         let timeout = call.arguments.get("timeout_ms").and_then(Value::as_u64);
         let timeout = timeout.map_or(TIMEOUT, Duration::from_millis);
         let command = in_environment(Command::shell(shell), call, &self.env)
@@ -87,12 +85,15 @@ impl Tool for Shell {
             .timeout(Some(timeout.min(TIMEOUT_MAX)))
             .write(true)
             .merge_stderr()
-            .output_bytes_max(OUTPUT_BYTES_MAX)
+            .output_bytes_max(recorded_max)
             .keep_ends();
         let done = call.ctx.command(command).await.map_err(from_task)?;
-        let output = printed(&done);
+        let output = done.printed();
         match done.exit {
-            Exit::Code(code) => Ok(json!({"exit_code": code, "output": bounded(output)})),
+            Exit::Code(code) => {
+                let output = bounded(output, recorded_max);
+                Ok(json!({"exit_code": code, "output": output}))
+            }
             Exit::Signal(signal) => {
                 let said = cut(&output, 4096);
                 let message = format!("the command was killed by signal {signal}: {said}");
@@ -125,16 +126,4 @@ pub(super) fn in_environment(
     command
         .env("LOGREEL_CALL", call.call.as_str())
         .env("LOGREEL_KEY", call.key.to_string())
-}
-
-fn printed(done: &Finished) -> String {
-    if !done.too_large {
-        return String::from_utf8_lossy(&done.stdout).into_owned();
-    }
-    let kept = (done.stdout.len() + done.stdout_end.len()) as u64;
-    cut_between(
-        &String::from_utf8_lossy(&done.stdout),
-        &String::from_utf8_lossy(&done.stdout_end),
-        done.stdout_bytes.saturating_sub(kept),
-    )
 }

@@ -72,7 +72,13 @@ impl Project {
 
     /// Starts the binary and reads its stderr until a line has this in it.
     pub fn start(&self, args: &[&str], until: &str) -> Running {
-        let mut command = self.std_command();
+        let mut running = self.start_with(self.std_command(), args);
+        running.until(until);
+        running
+    }
+
+    /// Starts the binary as this command of it.
+    pub fn start_with(&self, mut command: Command, args: &[&str]) -> Running {
         command.args(args).stdin(Stdio::null());
         let mut child = command
             .stdout(Stdio::piped())
@@ -80,13 +86,11 @@ impl Project {
             .spawn()
             .unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
-        let mut running = Running {
+        Running {
             child,
             stderr,
             said: String::new(),
-        };
-        running.until(until);
-        running
+        }
     }
 }
 

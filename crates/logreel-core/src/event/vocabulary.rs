@@ -277,7 +277,7 @@ pub enum WaitKind {
     Signal,
     /// Time must pass.
     Timer,
-    /// A failed step waits for its next attempt.
+    /// A failed step or call waits for its next attempt, or the run for something that is away.
     Retry,
     /// A child must end.
     Child,

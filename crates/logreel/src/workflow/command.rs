@@ -13,6 +13,7 @@ use super::groups;
 use super::secrets::Secrets;
 use super::supervise::{Ended, Handle, How, Start, TAIL_BYTES, Trouble};
 use crate::Reconciled;
+use crate::command::Finished;
 use crate::ctx::{Counted, Ctx, OUTER};
 use crate::error::TaskError;
 use crate::journal::Stop;
@@ -99,7 +100,8 @@ async fn execute(
         dir: spec.dir,
         write: spec.write,
         output_bytes_max: spec.output_bytes_max,
-        keeps_ends: false,
+        // What a write says can be cut; that it ran cannot be undone.
+        keeps_ends: spec.write,
         merged: false,
         pipes: None,
         on_line: Box::new(on_line),
@@ -183,6 +185,14 @@ fn redacted(mut ended: Ended, secrets: &Secrets) -> Ended {
     if secrets.longest() == 0 {
         return ended;
     }
+    if ended.too_large {
+        // So it may have been where the middle was left out.
+        let longest = secrets.longest();
+        let kept = ended.stdout.len().saturating_sub(longest);
+        ended.stdout.truncate(kept);
+        ended.end.drain(..longest.min(ended.end.len()));
+        ended.end = secrets.redact_bytes(ended.end);
+    }
     ended.stdout = secrets.redact_bytes(ended.stdout);
     let was_cut = ended.stderr.len() + 4 > TAIL_BYTES;
     ended.stderr = secrets.redact_text(ended.stderr);
@@ -215,20 +225,22 @@ pub(crate) fn trouble(error: Trouble) -> TaskError {
 
 /// What the end of a command means for its step.
 fn judge(ended: Ended, write: bool, bytes_max: u64) -> Result<Json, TaskError> {
-    let Ended {
-        how,
-        stdout,
-        too_large,
-        stderr,
-        ..
-    } = ended;
-    let said = match stderr.trim_end() {
+    let said = match ended.stderr.trim_end() {
         "" => String::new(),
         stderr => format!(": {stderr}"),
     };
-    match how {
-        How::Exited(0) | How::Stopped if too_large => Err(over(bytes_max)),
-        How::Exited(0) => value_of(stdout, bytes_max),
+    match ended.how {
+        How::Exited(0) if write => {
+            let ended = Finished::from(ended);
+            // JSON takes up to six bytes for one that was printed.
+            let cut = || Json::of(&crate::cut(&ended.printed(), (bytes_max / 7) as usize));
+            match ended.too_large {
+                true => Ok(cut()?),
+                false => value_of(ended.stdout.clone(), bytes_max).or_else(|_| Ok(cut()?)),
+            }
+        }
+        How::Exited(0) | How::Stopped if ended.too_large => Err(over(bytes_max)),
+        How::Exited(0) => value_of(ended.stdout, bytes_max),
         How::Exited(code) => {
             let kind = match code {
                 // The shell's word for a command of it that was killed: of a write nobody knows then
@@ -367,6 +379,28 @@ mod tests {
         let (kind, message, code) = failed(How::Exited(137), "", true);
         assert_eq!((kind.as_str(), code), ("signal", Some(137)));
         assert_eq!(message, "exit status 137 (128 + SIGKILL)");
+    }
+
+    #[test]
+    fn a_write_does_not_fail_because_it_talks() {
+        let ended = |too_large| Ended {
+            how: How::Exited(0),
+            stdout: vec![1; 400],
+            too_large,
+            end: b"end".to_vec(),
+            printed: 5000,
+            stderr: String::new(),
+        };
+        let said = judge(ended(true), true, 1000).unwrap().to_value();
+        let said = said.as_str().unwrap().to_owned();
+        assert!(said.ends_with("bytes left out ...]\nend"), "{said}");
+        // 400 bytes that take six each to record.
+        let said = judge(ended(false), true, 1000).unwrap();
+        assert!(said.text().len() <= 1000 && said.text().contains("left out"));
+        for too_large in [true, false] {
+            let error = judge(ended(too_large), false, 1000).unwrap_err();
+            assert_eq!(error.cause().kind, "too_large");
+        }
     }
 
     /// A run of one command on a store in a file.

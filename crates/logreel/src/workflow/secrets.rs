@@ -53,6 +53,13 @@ impl Secrets {
         Ok(Self::from_values(values))
     }
 
+    /// Those that are set here, for what others than its driver record.
+    pub(crate) fn here(workflow: &Workflow) -> Self {
+        let named = workflow.variables().into_iter();
+        let set = named.filter_map(|name| Some((name.clone(), std::env::var(&name).ok()?)));
+        Self::from_values(set.collect())
+    }
+
     fn from_values(values: BTreeMap<String, String>) -> Self {
         let shown = |name: &String| (name.clone(), format!("${{{name}}}"));
         let names = values.keys().map(shown).collect();

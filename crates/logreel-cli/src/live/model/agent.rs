@@ -15,6 +15,9 @@ use crate::text;
 /// What is kept of an answer that comes in: more than any terminal shows of it.
 const SPEECH_CHARS_MAX: usize = 4000;
 
+/// The key of the line that says what is away.
+const AWAY: &str = "away";
+
 /// Where an agent is.
 #[derive(Debug, Clone)]
 pub struct Agent {
@@ -190,12 +193,25 @@ impl Model {
                     (line.mark, line.note) = (Mark::Waiting, about.unwrap_or_default());
                     line.since = Some(at);
                 }
+                (None, _, WaitKind::Retry) if wait.is_for_what_is_away() => {
+                    let name = wait.name.as_deref().map(text::one_line);
+                    let note = wait.prompt.as_deref().map(text::one_line);
+                    let line = self.own_line(run, AWAY, "away")?;
+                    (line.mark, line.since) = (Mark::Waiting, Some(at));
+                    (line.id, line.note) = (name.unwrap_or_default(), note.unwrap_or_default());
+                }
                 (_, _, WaitKind::Budget) if wait.step.is_none() && run == self.run => {
                     self.stopped = Some("waits for budget");
                 }
                 _ => return None,
             },
             Body::WaitEnded(ended) => match ended.outcome {
+                WaitOutcome::Elapsed | WaitOutcome::Resumed if ended.step.is_none() => {
+                    // It is tried again; the line stays only when that fails.
+                    self.lines
+                        .retain(|line| line.run != run || line.key != AWAY);
+                    return None;
+                }
                 WaitOutcome::Raised if ended.step.is_none() && run == self.run => {
                     self.stopped = None;
                 }

@@ -1,4 +1,4 @@
-//! Long text for a model: the beginning and the end, and how much is between them.
+//! Long text: the beginning and the end, and how much is between them.
 
 /// The text, or its beginning and end when it is longer than `limit` bytes, with a line that says how
 /// much was left out.
@@ -14,7 +14,7 @@ pub fn cut(text: &str, limit: usize) -> String {
 }
 
 /// Two ends of a text whose middle was left out.
-pub(crate) fn cut_between(head: &str, tail: &str, left_out: u64) -> String {
+pub fn cut_between(head: &str, tail: &str, left_out: u64) -> String {
     format!("{head}\n[... {left_out} bytes left out ...]\n{tail}")
 }
 
