@@ -66,6 +66,7 @@ impl OnTerminal {
         }
         let child = command
             .env("TERM", "xterm-256color")
+            .env("PS1", "shell \\#> ")
             .stdin(stream())
             .stdout(stream())
             .stderr(stream())
@@ -284,4 +285,36 @@ fn streams_that_are_no_terminal_stay_what_they_are() {
         .collect();
     lines.truncate(2);
     assert_eq!(lines, ["12", "02"]);
+}
+
+const STOPS: &str = r#"trap 'echo back' CONT; echo ready; while read -r x; do echo "got $x"; done"#;
+
+#[test]
+fn after_ctrl_z_the_shell_has_its_terminal_and_fg_goes_on() {
+    let project = Project::new("");
+    assert_eq!(project.run(&["init"]).code, 0);
+    let mut terminal = OnTerminal::start(&project, &own(&["bash", "--norc", "-i"]));
+    terminal.until("shell 1> ");
+    project.write("stops.sh", STOPS);
+    let program = project.std_command().get_program().to_owned();
+    let program = program.to_str().unwrap().to_owned();
+    terminal.say(&format!("{program} record -- sh stops.sh\n"));
+    terminal.until("ready");
+    terminal.say("one\n");
+    terminal.until("got one");
+    terminal.say("\x1a");
+    terminal.until("Stopped");
+    terminal.say("echo is$((40+2))\n");
+    terminal.until("is42");
+    terminal.say("fg\n");
+    terminal.until("back");
+    terminal.say("two\n");
+    terminal.until("got two");
+    terminal.say("\x04");
+    terminal.until("shell 4> ");
+    terminal.say("echo code$?\n");
+    terminal.until("code0");
+    terminal.say("exit\n");
+    assert_eq!(terminal.end().0, 0);
+    assert_eq!(project.json(&["show", "@last"])["status"], "completed");
 }
