@@ -13,6 +13,7 @@ use crate::environment::Environment;
 use crate::model::{Model, ModelError, connect};
 use crate::price::Prices;
 use crate::redact::Redactor;
+use crate::replay::{self, NamedModel};
 use crate::spec::AgentSpec;
 use crate::stream::{Format, Mapping, Said, StreamLines};
 use crate::tool::Tool;
@@ -83,13 +84,27 @@ impl Agents {
             TaskError::of_kind("input", message).permanent()
         })?;
         let dir = folder(ctx.log().dir(), spec.dir.as_deref());
-        let env = Environment::of_process();
-        let model = self.connected(&spec, &env);
+        // A replay looks at nothing outside, and asks nobody.
+        let replaying = ctx.log().replaying();
+        let env = match replaying {
+            Some(_) => replay::environment(&spec),
+            None => Environment::of_process(),
+        };
+        let model = match replaying {
+            Some(_) => Ok(Arc::new(NamedModel(spec.model.clone())) as Arc<dyn Model>),
+            None => self.connected(&spec, &env),
+        };
         let model = model
             .map_err(|error| TaskError::of_kind(error.kind(), error.to_string()).permanent())?;
         let patterns = [&spec.redact[..], &self.redact[..]].concat();
         let redactor = Redactor::new(&patterns, env.secrets(&spec)).map_err(invalid)?;
-        let toolbox = Toolbox::open(&ctx, &spec, &dir, &env, &self.tools).await;
+        let toolbox = match replaying {
+            Some(replaying) => {
+                let told = replaying.first_request().unwrap_or_default();
+                Toolbox::on_paper(&spec, &dir, &env, &self.tools, &told)
+            }
+            None => Toolbox::open(&ctx, &spec, &dir, &env, &self.tools).await,
+        };
         // A server that does not start says why, and may say too much.
         let toolbox = toolbox.map_err(|why| {
             let why = why.to_string();

@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::{
     answer, backup, cancel, check, completions, detach, export, import, log, ls, pause, record,
-    resolve, resume, retry, run, say, sessions, show, signal, verify, wait, worker,
+    replay, resolve, resume, retry, run, say, sessions, show, signal, verify, wait, worker,
 };
 
 const EXAMPLES: &str = "\
@@ -106,6 +106,8 @@ pub enum Verb {
     Pause(pause::Args),
     /// Check that logs and rows are what they must be
     Verify(verify::Args),
+    /// Drive a recorded run again, offline, and say which decision differs
+    Replay(replay::Args),
     /// List sessions, or close one
     Sessions(sessions::Args),
     /// Count what is in the store

@@ -167,6 +167,14 @@ pub enum Error {
         /// What is missing.
         what: String,
     },
+    /// The run cannot be driven again offline.
+    #[error("{run} cannot be replayed: {why}")]
+    CannotReplay {
+        /// Which run.
+        run: RunId,
+        /// Why.
+        why: String,
+    },
     /// The input misses the workflow's schema.
     #[error("the input does not fit `{name}`: {misfit}")]
     Input {
@@ -294,6 +302,7 @@ impl Error {
                 // `From` leaves none.
                 ForkError::Store(_) => ErrorKind::Bug,
             },
+            Self::CannotReplay { .. } => ErrorKind::NotApplicable,
             Self::Driven { .. } => ErrorKind::Driven,
             Self::Waiting { .. } => ErrorKind::NotApplicable,
             Self::SpecChanged { .. } => ErrorKind::SpecChanged,

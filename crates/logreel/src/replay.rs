@@ -1,40 +1,22 @@
-//! A run's state from its log, for whoever does not drive it.
+//! Replaying a run: its spec is driven again, by the same code as when it was live, while everything
+//! that came from outside is given from its log. What is decided must be what was decided.
+//!
+//! [`recording`] says what came from outside, in which order; [`stage`] is where effects of the replayed
+//! run ask for it; [`conductor`] gives it, one at a time; [`facts`] says what of two logs must be equal, and
+//! [`compare`] finds the first place where it is not. Nothing is executed and nothing is stored.
 
-use std::ops::ControlFlow;
+mod clock;
+mod compare;
+mod conductor;
+mod explain;
+mod facts;
+mod lane;
+mod perform;
+mod recording;
+mod report;
+mod stage;
 
-use logreel_core::{Event, RunId, RunState, Seq};
+pub(crate) use stage::{ChildCall, Stage};
 
-use crate::Error;
-use crate::engine::Inner;
-use crate::journal::PAGE;
-
-impl Inner {
-    /// Folds the run's log. `before` sees each event before it is folded, and may end the fold there.
-    pub(crate) async fn replay(
-        &self,
-        run: &RunId,
-        mut before: impl FnMut(&Event) -> ControlFlow<()>,
-    ) -> Result<RunState, Error> {
-        let mut state: Option<RunState> = None;
-        let mut from = Seq::FIRST;
-        let mut has_more = true;
-        'log: while has_more {
-            let page = self.store.events(run, from, PAGE).await?;
-            for event in &page.items {
-                if before(event).is_break() {
-                    break 'log;
-                }
-                match &mut state {
-                    None => {
-                        let first = RunState::begin(*run, event);
-                        state = Some(first.map_err(logreel_store::Error::from)?);
-                    }
-                    Some(state) => state.apply(event).map_err(logreel_store::Error::from)?,
-                }
-            }
-            (from, has_more) = (page.next, page.has_more);
-        }
-        let empty = || logreel_store::Error::corrupt(format!("{run} has no events"));
-        Ok(state.ok_or_else(empty)?)
-    }
-}
+pub use perform::Replay;
+pub use report::{Difference, Replayed, ReplayedSpec};
