@@ -1,12 +1,13 @@
 //! An agent at work on a run: looks at the log, does what comes next, records what came of it, until
 //! there is an output.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use logreel::core::Blob;
 use logreel::core::event::{ContextCompacted, Phase};
-use logreel::{Body, Ctx, Json, Log, TaskError};
+use logreel::{Body, Ctx, Digest, Json, Log, TaskError};
 use serde_json::Value;
 
 use crate::context::{Addition, Context};
@@ -36,6 +37,8 @@ pub(crate) struct Agent<'a> {
     pub(crate) input: Value,
     context: Mutex<Context>,
     progress: Mutex<Progress>,
+    /// What calls for each purpose are told, as far as this drive has stored it.
+    pub(crate) told: Mutex<HashMap<Purpose, Digest>>,
 }
 
 /// What an agent is made of, before it knows its run.
@@ -78,6 +81,7 @@ impl<'a> Agent<'a> {
             input,
             context: Mutex::new(context),
             progress: Mutex::new(progress),
+            told: Mutex::default(),
         })
     }
 
@@ -176,10 +180,11 @@ impl<'a> Agent<'a> {
     pub(crate) async fn record_in_budget(
         &self,
         before: Vec<Body>,
+        blobs: Vec<Blob>,
         messages: Vec<Addition>,
         called: Body,
     ) -> Result<(), TaskError> {
-        let (bodies, blobs) = together(before, Vec::new(), &messages, vec![called]);
+        let (bodies, blobs) = together(before, blobs, &messages, vec![called]);
         self.log().record_in_budget(bodies, blobs).await?;
         self.join(messages);
         Ok(())

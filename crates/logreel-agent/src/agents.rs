@@ -15,6 +15,7 @@ use crate::model::{Model, ModelError, connect};
 use crate::price::Prices;
 use crate::progress::Progress;
 use crate::redact::Redactor;
+use crate::replay::{self, NamedModel};
 use crate::spec::AgentSpec;
 use crate::stream::{Format, Mapping, Said, StreamLines};
 use crate::tool::Tool;
@@ -105,13 +106,28 @@ impl Agents {
             TaskError::of_kind("input", message).permanent()
         })?;
         let dir = folder(ctx.log().dir(), spec.dir.as_deref());
-        let env = Environment::of_process();
-        let model = self.connected(&spec, &env);
+        // A replay looks at nothing outside, and asks nobody.
+        let replaying = ctx.log().replaying();
+        let env = match replaying {
+            Some(_) => replay::environment(&spec),
+            None => Environment::of_process(),
+        };
+        let model = match replaying {
+            Some(_) => Ok(Arc::new(NamedModel(spec.model.clone())) as Arc<dyn Model>),
+            None => self.connected(&spec, &env),
+        };
         let model = model
             .map_err(|error| TaskError::of_kind(error.kind(), error.to_string()).permanent())?;
         let redactor = self.redactor(&spec, &env).map_err(invalid)?;
         let mut progress = Progress::default();
         let toolbox = loop {
+            if let Some(replaying) = replaying {
+                let told = replaying.first_request().unwrap_or_default();
+                let toolbox = Toolbox::on_paper(&spec, &dir, &env, &self.tools, &told);
+                break toolbox.map_err(|why| {
+                    TaskError::of_kind("spec", why.to_string()).permanent()
+                })?;
+            }
             ctx.log().while_away().await?;
             let error = match Toolbox::open(&ctx, &spec, &dir, &env, &self.tools).await {
                 Ok(toolbox) => break toolbox,

@@ -19,6 +19,7 @@ use crate::message::{Message, Part, Role, ToolResult};
 use crate::model::{Answer, Delta, Finish, ModelError, Request};
 use crate::progress::{ModelCall, OpenCall, Progress, Purpose};
 use crate::prompt;
+use crate::replay::{self, Said};
 
 /// What a call may answer at most, when the spec says nothing; for its reservation.
 const OUTPUT_TOKENS: u64 = 4096;
@@ -53,8 +54,16 @@ impl Agent<'_> {
         };
         self.announce(call, attempt, first).await?;
         let _busy = self.log().busy();
-        let request = self.request(call);
-        let answer = self.answer(&request, &call.id(), attempt).await?;
+        let answer = match replay::said(self.log(), &call.id()).await.transpose()? {
+            Some(Said::Failed(failed)) => {
+                return self.record(vec![(*failed).into()], vec![], vec![]).await;
+            }
+            Some(Said::Answered(answer)) => Ok(answer),
+            None => {
+                let request = self.request(call);
+                self.answer(&request, &call.id(), attempt).await?
+            }
+        };
         match answer {
             Ok(answer) if answer.finish == Finish::Refused => {
                 let message = answer.message.words();
@@ -111,11 +120,13 @@ impl Agent<'_> {
         }
         let additions = self.additions(messages);
         let context = additions.last().map(|it| it.event.node);
+        let (request, told) = self.told(call.purpose, &self.request(call))?;
         let called = ModelCalled {
             attempt,
             call: call.id(),
             context: context.or(self.with_context(|context| context.head())),
             model: self.model.name().to_owned(),
+            request: Some(request),
             reserved: self.reservation(),
         };
         let mut before = Vec::new();
@@ -127,7 +138,7 @@ impl Agent<'_> {
                 before.push(Turn { turn: turns + 1 }.into());
             }
         }
-        self.record_in_budget(before, additions, called.into())
+        self.record_in_budget(before, Vec::from_iter(told), additions, called.into())
             .await
     }
 

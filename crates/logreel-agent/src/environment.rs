@@ -58,6 +58,15 @@ impl Environment {
         self.values.get(name).map(String::as_str)
     }
 
+    /// The same, where each of these that is not set is its own name.
+    pub(crate) fn with_missing(mut self, names: impl Iterator<Item = String>) -> Self {
+        for name in names {
+            let value = format!("${{{name}}}");
+            self.values.entry(name).or_insert(value);
+        }
+        self
+    }
+
     /// The text with every `${NAME}` as the value of that variable.
     pub fn expand(&self, text: &str) -> Result<String, EnvironmentError> {
         let mut out = String::new();

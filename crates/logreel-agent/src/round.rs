@@ -138,6 +138,11 @@ impl Agent<'_> {
             let error = ToolError::of_kind("invalid_arguments", misses);
             return self.refuse(&id, call, error).await;
         }
+        let replaying = self.log().replaying();
+        if let Some(cause) = replaying.and_then(|it| it.refusal(&id)) {
+            let error = ToolError::of_kind(cause.kind, cause.message);
+            return self.refuse(&id, call, error).await;
+        }
         let subjects = match tool.subjects(&arguments) {
             Ok(subjects) => subjects,
             Err(error) => return self.refuse(&id, call, error).await,

@@ -11,7 +11,7 @@ mod shell;
 pub(crate) mod mcp;
 
 pub(crate) use command::OwnTool;
-pub(crate) use fs::Fs;
+pub(crate) use fs::{Fs, definitions as fs_definitions, subject as fs_subject};
 pub(crate) use http::HttpGet;
 pub(crate) use shell::Shell;
 

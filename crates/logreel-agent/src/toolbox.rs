@@ -10,7 +10,9 @@ use serde_json::Value;
 
 use crate::environment::{Environment, EnvironmentError};
 use crate::policy::{BadPattern, Policy};
+use crate::replay::{FsOnPaper, KnownTool};
 use crate::spec::AgentSpec;
+use crate::told::tools_of_servers;
 use crate::tool::{Definition, Fs, HttpGet, OwnTool, Shell, Tool};
 
 /// Errors of one value that are told.
@@ -148,14 +150,54 @@ impl Toolbox {
         env: &Environment,
         provided: &[Arc<dyn Tool>],
     ) -> Result<Self, ToolboxError> {
+        let open = |policy: &Arc<Policy>| {
+            let all = Fs::all(dir, policy).map_err(ToolboxError::Folder)?;
+            let all = all.into_iter().map(|it| Arc::new(it) as Arc<dyn Tool>);
+            Ok(all.collect())
+        };
+        Self::with_files(spec, dir, env, provided, open)
+    }
+
+    /// The tools of a run that is replayed: to be known, and never called. Nothing outside is looked at;
+    /// of servers there are the tools that the recorded run's model was `told` of.
+    pub(crate) fn on_paper(
+        spec: &AgentSpec,
+        dir: &Path,
+        env: &Environment,
+        provided: &[Arc<dyn Tool>],
+        told: &Value,
+    ) -> Result<Self, ToolboxError> {
+        let files = |_: &Arc<Policy>| {
+            let all = FsOnPaper::all(dir).into_iter();
+            Ok(all.map(|it| Arc::new(it) as Arc<dyn Tool>).collect())
+        };
+        let mut toolbox = Self::with_files(spec, dir, env, provided, files)?;
+        let servers = named_servers(spec);
+        let wanted = spec.tools.iter().map(|pattern| matcher(pattern));
+        let wanted = wanted.collect::<Result<Vec<_>, ToolboxError>>()?;
+        for tool in tools_of_servers(told, &servers) {
+            if wanted.iter().any(|glob| glob.is_match(&tool.name)) {
+                toolbox.tools.push(Arc::new(KnownTool(tool)));
+            }
+        }
+        Ok(toolbox)
+    }
+
+    fn with_files(
+        spec: &AgentSpec,
+        dir: &Path,
+        env: &Environment,
+        provided: &[Arc<dyn Tool>],
+        files: impl FnOnce(&Arc<Policy>) -> Result<Vec<Arc<dyn Tool>>, ToolboxError>,
+    ) -> Result<Self, ToolboxError> {
         check_names(spec, provided)?;
         let policy = Arc::new(Policy::new(&spec.policy, dir)?);
         let of_commands = Arc::new(env.of_commands(spec)?);
         let mut tools: Vec<Arc<dyn Tool>> = Vec::new();
-        let mut fs: BTreeMap<String, Fs> = BTreeMap::new();
+        let mut fs: BTreeMap<String, Arc<dyn Tool>> = BTreeMap::new();
         if spec.tools.iter().any(|name| name.starts_with("fs.")) {
-            let all = Fs::all(dir, &policy).map_err(ToolboxError::Folder)?;
-            fs.extend(all.into_iter().map(|it| (it.definition().name.clone(), it)));
+            let all = files(&policy)?.into_iter();
+            fs.extend(all.map(|it| (it.definition().name.clone(), it)));
         }
         let mut seen = Vec::new();
         for name in &spec.tools {
@@ -168,7 +210,7 @@ impl Toolbox {
                 check_schema(tool.definition())?;
                 tools.push(Arc::new(tool));
             } else if let Some(tool) = fs.remove(name) {
-                tools.push(Arc::new(tool));
+                tools.push(tool);
             } else if name == "shell" {
                 let shell = Shell::new(dir.to_owned(), Arc::clone(&of_commands));
                 tools.push(Arc::new(shell));

@@ -6,8 +6,8 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::{
     answer, backup, cancel, check, completions, detach, diff, erase, export, fork, import, log, ls,
-    pause, prune, record, resolve, resume, retry, run, say, sessions, show, signal, verify, wait,
-    worker,
+    pause, prune, record, replay, resolve, resume, retry, run, say, sessions, show, signal, verify,
+    wait, worker,
 };
 
 const EXAMPLES: &str = "\
@@ -111,6 +111,8 @@ pub enum Verb {
     Pause(pause::Args),
     /// Check that logs and rows are what they must be
     Verify(verify::Args),
+    /// Drive a recorded run again, offline, and say which decision differs
+    Replay(replay::Args),
     /// List sessions, or close one
     Sessions(sessions::Args),
     /// Count what is in the store

@@ -12,7 +12,7 @@ use crate::output;
 
 /// Verbs that INTERFACES names and a later build brings.
 const PLANNED: &[&str] = &[
-    "replay", "serve", "token", "workers", "migrate",
+    "serve", "token", "workers", "migrate",
 ];
 
 /// An error of the command line itself.
@@ -107,8 +107,8 @@ fn say(failure: &Failure, json: bool) -> ExitCode {
     ExitCode::from(kind.exit_code())
 }
 
-/// `None` when the reader of our output went away, which is no error.
-fn failure_of(error: &anyhow::Error) -> Option<Failure> {
+/// What an error is called; `None` when the reader of our output went away, which is no error.
+pub fn failure_of(error: &anyhow::Error) -> Option<Failure> {
     if let Some(failure) = error.downcast_ref::<Failure>() {
         let Failure {
             kind,

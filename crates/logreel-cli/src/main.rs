@@ -42,6 +42,7 @@ mod plain;
 mod prune;
 mod reading;
 mod record;
+mod replay;
 mod resolve;
 mod resume;
 mod retry;
@@ -146,6 +147,7 @@ async fn act(cli: Cli) -> anyhow::Result<u8> {
         Verb::Cancel(args) => cancel::run(args, &place, &mut out).await,
         Verb::Pause(args) => pause::run(args, &place, &mut out).await,
         Verb::Verify(args) => verify::run(args, &place, &mut out).await,
+        Verb::Replay(args) => replay::run(args, &place, &mut out).await,
         Verb::Sessions(args) => sessions::run(args, &place, &mut out).await,
         Verb::Stats => stats::run(&place, &mut out).await,
         Verb::Doctor => doctor::run(&place, &mut out).await,

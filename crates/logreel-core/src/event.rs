@@ -455,6 +455,10 @@ pub struct ModelCalled {
     pub context: Option<Digest>,
     /// The model's name.
     pub model: String,
+    /// What the model is told beside the conversation: a blob with its system text, tools, parameters
+    /// and schema.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<Digest>,
     /// What the call may cost at most.
     pub reserved: Spend,
 }

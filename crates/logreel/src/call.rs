@@ -5,6 +5,7 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use futures_util::future::Either;
 use logreel_core::decide::plain_wait;
 use logreel_core::event::{
     Cause, Effect, Resolution, ToolCalled, ToolFailed, ToolInDoubt, ToolResolved, ToolReturned,
@@ -136,7 +137,7 @@ impl<'c> ToolCall<'c> {
                     effect: Effect::Write,
                     epoch,
                     ..
-                }) if epoch < self.ctx.0.journal.epoch => {
+                }) if epoch < self.ctx.0.journal.epoch || self.is_staged() => {
                     let _busy = Counted::new(&self.ctx.0.activity.busy);
                     self.settle(epoch, key, &reconcile).await?;
                 }
@@ -146,6 +147,11 @@ impl<'c> ToolCall<'c> {
                 None => self.make(1, key, &work).await?,
             }
         }
+    }
+
+    /// In a replay a write that is made and open was interrupted, whoever drives it.
+    fn is_staged(&self) -> bool {
+        self.ctx.0.engine.stage.is_some()
     }
 
     /// Announces and makes the call, and records its outcome.
@@ -195,7 +201,11 @@ impl<'c> ToolCall<'c> {
                 Err(error) => return Err(ctx.0.refused(error).await),
             }
         }
-        let mut work = std::pin::pin!(self.guarded(key, work));
+        let work = match &ctx.0.engine.stage {
+            Some(stage) => Either::Left(stage.call(&self.call)),
+            None => Either::Right(self.guarded(key, work)),
+        };
+        let mut work = std::pin::pin!(work);
         let mut outcome = None;
         if pending.is_some() {
             tokio::select! {
@@ -223,6 +233,11 @@ impl<'c> ToolCall<'c> {
             }
             // The run has ended; what became of the call is not known.
             Err(error) if error.is_cancelled() => return Err(error),
+            Err(error)
+                if self.effect == Effect::Write && is_doubtful(&error) && self.is_staged() =>
+            {
+                return Ok(());
+            }
             Err(error) if self.effect == Effect::Write && is_doubtful(&error) => {
                 return self.doubt(&error.to_string()).await;
             }
@@ -343,7 +358,10 @@ impl<'c> ToolCall<'c> {
                        after which it could be";
             return self.doubt(why).await;
         }
-        let said = AssertUnwindSafe(reconcile(key)).catch_unwind().await;
+        let said = match &self.ctx.0.engine.stage {
+            Some(stage) => Ok(stage.reconciled_call(&self.call).await),
+            None => AssertUnwindSafe(reconcile(key)).catch_unwind().await,
+        };
         let (resolution, blobs) = match said {
             Ok(Ok(Reconciled::Done(done))) => (Resolution::Returned(done.output), done.blobs),
             Ok(Ok(Reconciled::NotDone)) => (Resolution::Retry, Vec::new()),

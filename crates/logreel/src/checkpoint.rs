@@ -279,7 +279,7 @@ impl Inner {
             ends.extend(ending.map(|ending| (event.seq, ending)));
             ControlFlow::Continue(())
         };
-        let state = self.replay(run, note).await?;
+        let state = self.history(run, note).await?;
         Ok((state, ends))
     }
 

@@ -23,6 +23,7 @@ use crate::engine::Inner;
 use crate::error::TaskError;
 use crate::journal::NEW_WAIT;
 use crate::program::Program;
+use crate::replay::ChildCall;
 use crate::step::{Known, Retry, know, recorded};
 use crate::task::Task;
 use crate::value;
@@ -41,6 +42,16 @@ pub(crate) struct Child<'a> {
     pub(crate) timeout: Option<Duration>,
     /// Refuses an output, in words.
     pub(crate) check: &'a (dyn Fn(&serde_json::Value) -> Result<(), String> + Sync),
+}
+
+/// How a child ended, as its parent needs to know it.
+#[derive(Debug, Clone)]
+pub(crate) struct ChildEnd {
+    pub(crate) child: RunId,
+    pub(crate) since: Timestamp,
+    pub(crate) ended: Ended,
+    /// By it and everyone below it.
+    pub(crate) used: Used,
 }
 
 impl Ctx {
@@ -85,9 +96,22 @@ pub(crate) async fn run(ctx: &Ctx, step: &StepId, child: Child<'_>) -> Result<Js
                 announce(ctx, step, &child).await?
             }
         };
-        create(ctx, id, seq, &child).await?;
-        let entry = until_ended(ctx, id).await?;
-        record_end(ctx, step, &child, attempt, &entry).await?;
+        let end = match &ctx.0.engine.stage {
+            Some(stage) => {
+                let started = ChildCall {
+                    step: step.clone(),
+                    child: id,
+                    program: Arc::clone(child.program),
+                    input: child.input.clone(),
+                };
+                stage.child(started).await?
+            }
+            None => {
+                create(ctx, id, seq, &child).await?;
+                ended(ctx, &until_ended(ctx, id).await?).await?
+            }
+        };
+        record_end(ctx, step, &child, attempt, &end).await?;
     }
 }
 
@@ -103,7 +127,9 @@ fn open_child(ctx: &Ctx, step: &StepId) -> Option<(RunId, Seq)> {
 /// Records that the child is about to exist and that the step waits for it.
 async fn announce(ctx: &Ctx, step: &StepId, child: &Child<'_>) -> Result<(RunId, Seq), TaskError> {
     let journal = &ctx.0.journal;
-    let id = journal.env.run_id();
+    let recorded = ctx.0.engine.stage.as_ref();
+    let recorded = recorded.and_then(|stage| stage.child_id(step));
+    let id = recorded.unwrap_or_else(|| journal.env.run_id());
     let started = ChildStarted {
         budget: child.program.budget.clone(),
         child: id,
@@ -220,27 +246,36 @@ async fn until_ended(ctx: &Ctx, child: RunId) -> Result<Entry, TaskError> {
     }
 }
 
+/// The end of a child that has ended.
+async fn ended(ctx: &Ctx, entry: &Entry) -> Result<ChildEnd, TaskError> {
+    let _busy = Counted::new(&ctx.0.activity.busy);
+    let child = entry.row.run;
+    let Some(ended) = entry.row.facts.ended.clone() else {
+        let message = format!("{child} has ended and has no end");
+        return Err(TaskError::of_kind("bug", message).permanent());
+    };
+    Ok(ChildEnd {
+        child,
+        since: entry.row.facts.created_at,
+        ended,
+        used: budget::used_by(&*ctx.0.journal.store, &entry.row).await,
+    })
+}
+
 /// Records how the child ended, that the wait is over, and what that makes of the step: one append.
 async fn record_end(
     ctx: &Ctx,
     step: &StepId,
     child: &Child<'_>,
     attempt: u32,
-    entry: &Entry,
+    end: &ChildEnd,
 ) -> Result<(), TaskError> {
     let journal = &ctx.0.journal;
     let _busy = Counted::new(&ctx.0.activity.busy);
-    let id = entry.row.run;
-    let Some(ended) = &entry.row.facts.ended else {
-        return Err(
-            TaskError::of_kind("bug", format!("{id} has ended and has no end")).permanent(),
-        );
-    };
-    let used = budget::used_by(&*journal.store, &entry.row).await;
-    let mut commands: Vec<Command> = vec![finished(step, id, ended, used).into()];
+    let (id, used) = (end.child, end.used);
+    let mut commands: Vec<Command> = vec![finished(step, id, &end.ended, used).into()];
     commands.extend(over(ctx, step, id).map(Command::from));
-    let since = entry.row.facts.created_at;
-    let (result, blobs) = result(ctx, step, child, attempt, ended, since).await?;
+    let (result, blobs) = result(ctx, step, child, attempt, &end.ended, end.since).await?;
     let retries = match &result {
         Body::StepFailed(failed) => failed.error.retryable && attempt < child.retry.limit(),
         _ => false,

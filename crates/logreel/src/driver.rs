@@ -274,6 +274,10 @@ async fn check_place(journal: &Journal) {
 
 /// Resolves when the function has nothing to do but wait for something that may take long.
 async fn idle(execution: &Execution) {
+    // What a replay waits for comes as soon as nothing else goes on.
+    if execution.engine.stage.is_some() {
+        return std::future::pending().await;
+    }
     let activity = &execution.activity;
     loop {
         while activity.waiting.load(Ordering::SeqCst) == 0 {

@@ -30,6 +30,7 @@ use crate::owner::{LEASE, Pulse, Renewal};
 use crate::program::Program;
 use crate::query::Runs;
 use crate::registry::Registry;
+use crate::replay::Stage;
 use crate::session::SessionHandle;
 use crate::task::Task;
 use crate::workflow::groups;
@@ -57,6 +58,8 @@ pub(crate) struct Inner {
     pub(crate) lease: Duration,
     pub(crate) payload_bytes_max: u64,
     renew_by_task: bool,
+    /// What the runs of a replay find instead of the world.
+    pub(crate) stage: Option<Arc<Stage>>,
     pub(crate) workers: AtomicUsize,
     /// Joined with the first run this process drives; an engine that only reads is nobody.
     owner: OnceCell<Arc<Pulse>>,
@@ -99,6 +102,7 @@ impl Engine {
             lease: LEASE,
             payload_bytes_max: logreel_store::tip::PAYLOAD_MAX_BYTES,
             renew_by_task: false,
+            staged: None,
         }
     }
 
@@ -176,6 +180,7 @@ pub struct Builder {
     lease: Duration,
     payload_bytes_max: u64,
     renew_by_task: bool,
+    staged: Option<(Arc<Stage>, Registry, Arc<Provided>)>,
 }
 
 impl Builder {
@@ -276,6 +281,15 @@ impl Builder {
         self
     }
 
+    /// Replays a run: what effects come to is given by the stage. It drives what
+    /// the other engine does, and has what that one provides.
+    pub(crate) fn on_stage(mut self, stage: Arc<Stage>, host: &Inner) -> Self {
+        let provided = Arc::clone(&host.provided);
+        self.staged = Some((stage, host.registry.for_replay(), provided));
+        self.renew_by_task = true;
+        self
+    }
+
     /// The engine. Without a store it keeps runs in memory.
     pub async fn build(self) -> Result<Engine, Error> {
         let mut working = Working::default();
@@ -301,19 +315,27 @@ impl Builder {
             }
             (None, None) => Arc::new(MemoryStore::new(Arc::clone(&env))),
         };
+        let (stage, registry, provided) = match self.staged {
+            Some((stage, registry, provided)) => (Some(stage), registry, provided),
+            None => {
+                let registry = Registry::new(self.any_workflow, self.agents);
+                (None, registry, Arc::new(self.provided))
+            }
+        };
         Ok(Engine(Arc::new(Inner {
             store,
             env,
             durability: self.durability,
-            provided: Arc::new(self.provided),
+            provided,
             hooks,
-            registry: Registry::new(self.any_workflow, self.agents),
+            registry,
             host: OnceLock::new(),
             dir: self.dir,
             live: Live::default(),
             lease: self.lease,
             payload_bytes_max: self.payload_bytes_max,
             renew_by_task: self.renew_by_task,
+            stage,
             workers: AtomicUsize::new(0),
             owner: OnceCell::new(),
             renewal: Mutex::new(None),

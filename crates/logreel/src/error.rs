@@ -241,6 +241,14 @@ pub enum Error {
         /// What is missing.
         what: String,
     },
+    /// The run cannot be driven again offline.
+    #[error("{run} cannot be replayed: {why}")]
+    CannotReplay {
+        /// Which run.
+        run: RunId,
+        /// Why.
+        why: String,
+    },
     /// The input misses the workflow's schema.
     #[error("the input does not fit `{name}`: {misfit}")]
     Input {
@@ -444,6 +452,7 @@ impl Error {
             Self::Diverged { .. } | Self::WentOn(_) => ErrorKind::Conflict,
             Self::File(error) => error.kind(),
             Self::PartOf { .. } => ErrorKind::NotApplicable,
+            Self::CannotReplay { .. } => ErrorKind::NotApplicable,
             Self::Driven { .. } => ErrorKind::Driven,
             Self::Waiting { .. } => ErrorKind::NotApplicable,
             Self::SpecChanged { .. } => ErrorKind::SpecChanged,

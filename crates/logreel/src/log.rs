@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use logreel_core::decide::plain_wait;
-use logreel_core::event::{WaitKind, WaitStarted};
+use logreel_core::event::{Cause, WaitKind, WaitStarted};
 use logreel_core::row::OpenWait;
 use logreel_core::{
     Blob, Body, CallId, Digest, Epoch, Event, Json, Payload, RunState, Seq, Timestamp, WaitId,
@@ -16,6 +16,7 @@ use crate::ctx::{Counted, Ctx};
 use crate::error::TaskError;
 use crate::journal::{NEW_WAIT, Stop};
 use crate::live::LiveText;
+use crate::replay::Stage;
 use crate::value;
 
 /// The log of the run that a [`Ctx`] is part of; made by [`Ctx::log`].
@@ -203,6 +204,13 @@ impl<'c> Log<'c> {
         self.0.0.engine.payload_bytes_max
     }
 
+    /// What the log of a run that is replayed says, when this is a replay: effects are not to be made
+    /// then, but to be taken from here.
+    pub fn replaying(&self) -> Option<Replaying<'c>> {
+        let stage = self.0.0.engine.stage.as_deref();
+        stage.map(Replaying)
+    }
+
     /// Time, ids and randomness of the host.
     pub fn env(&self) -> &Arc<dyn Env> {
         &self.0.0.journal.env
@@ -219,6 +227,30 @@ impl<'c> Log<'c> {
         here.or_else(|| {
             self.with_state(|state| state.row.facts.dir.as_ref().map(std::path::PathBuf::from))
         })
+    }
+}
+
+/// The recorded answers of a run that is replayed; made by [`Log::replaying`]. Steps, tool calls and
+/// children need none of this: they find their outcome by themselves.
+#[derive(Clone, Copy)]
+pub struct Replaying<'c>(&'c Stage);
+
+impl Replaying<'_> {
+    /// What came of a model call, as it was recorded: `model.answered` or `model.failed`. Never returns
+    /// when the log has neither.
+    pub async fn model(&self, call: &CallId) -> Body {
+        self.0.model(call).await
+    }
+
+    /// Why a tool call was refused because of what was found where it led, if it was: nobody can look
+    /// there again.
+    pub fn refusal(&self, call: &CallId) -> Option<Cause> {
+        self.0.refusal(call)
+    }
+
+    /// What the first model call of the run was told beside the conversation.
+    pub fn first_request(&self) -> Option<serde_json::Value> {
+        self.0.first_request()
     }
 }
 

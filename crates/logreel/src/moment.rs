@@ -28,7 +28,7 @@ impl Inner {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         };
-        self.replay(run, until).await
+        self.history(run, until).await
     }
 
     /// Shows the log to someone, as it is stored: whoever needs few kinds decodes only those.

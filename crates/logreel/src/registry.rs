@@ -45,6 +45,23 @@ impl Registry {
         }
     }
 
+    /// One that drives the same things.
+    pub(crate) fn for_replay(&self) -> Self {
+        let known = self.known();
+        let known = Known {
+            tasks: known.tasks.clone(),
+            workflows: known.workflows.clone(),
+            agents: known.agents.clone(),
+            // What a program did is not decided again.
+            recordings: Recordings::default(),
+        };
+        Self {
+            any_workflow: true,
+            agents: self.agents.clone(),
+            known: Mutex::new(known),
+        }
+    }
+
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -214,6 +231,10 @@ impl Inner {
 
     /// What the program asks for and this process does not have.
     pub(crate) fn lacks(&self, program: &Program) -> Option<String> {
+        // A replay has no use for what it asks for.
+        if self.stage.is_some() {
+            return None;
+        }
         match (&program.workflow, program.kind) {
             (Some(workflow), _) => self.workflow_lacks(workflow),
             (None, RunKind::Agent) => self.agent_lacks(&program.spec.to_value()),

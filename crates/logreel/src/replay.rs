@@ -1,37 +1,22 @@
-//! A run's state from its log, for whoever does not drive it.
+//! Replaying a run: its spec is driven again, by the same code as when it was live, while everything
+//! that came from outside is given from its log. What is decided must be what was decided.
+//!
+//! [`recording`] says what came from outside, in which order; [`stage`] is where effects of the replayed
+//! run ask for it; [`conductor`] gives it, one at a time; [`facts`] says what of two logs must be equal, and
+//! [`compare`] finds the first place where it is not. Nothing is executed and nothing is stored.
 
-use std::ops::ControlFlow;
+mod clock;
+mod compare;
+mod conductor;
+mod explain;
+mod facts;
+mod lane;
+mod perform;
+mod recording;
+mod report;
+mod stage;
 
-use logreel_core::{Event, RunId, RunState, Seq};
+pub(crate) use stage::{ChildCall, Stage};
 
-use crate::Error;
-use crate::engine::Inner;
-
-impl Inner {
-    /// Folds the run's log. `before` sees each event before it is folded, and may end the fold there.
-    pub(crate) async fn replay(
-        &self,
-        run: &RunId,
-        mut before: impl FnMut(&Event) -> ControlFlow<()> + Send,
-    ) -> Result<RunState, Error> {
-        let mut state: Option<RunState> = None;
-        let mut folded = Ok(());
-        let mut each = |event: Event| {
-            if before(&event).is_break() {
-                return ControlFlow::Break(());
-            }
-            folded = match &mut state {
-                None => RunState::begin(*run, &event).map(|first| state = Some(first)),
-                Some(state) => state.apply(&event),
-            };
-            match &folded {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(_) => ControlFlow::Break(()),
-            }
-        };
-        self.store.scan(run, Seq::FIRST, &mut each).await?;
-        folded.map_err(logreel_store::Error::from)?;
-        let empty = || logreel_store::Error::corrupt(format!("{run} has no events"));
-        Ok(state.ok_or_else(empty)?)
-    }
-}
+pub use perform::Replay;
+pub use report::{Difference, Replayed, ReplayedSpec};

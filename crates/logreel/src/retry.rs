@@ -201,7 +201,7 @@ impl Inner {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         };
-        self.replay(run, until_end).await
+        self.history(run, until_end).await
     }
 }
 

@@ -210,8 +210,11 @@ impl<'c> Step<'c> {
             crate::budget::before_step(ctx, &step).await?;
             running.may_begin().await?;
             let _busy = Counted::new(&ctx.0.activity.busy);
-            let future = call(&step, &work);
-            let again = match running.attempt(attempt, future).await? {
+            let outcome = match &ctx.0.engine.stage {
+                Some(stage) => running.attempt(attempt, Ok(stage.step(&step))).await?,
+                None => running.attempt(attempt, call(&step, &work)).await?,
+            };
+            let again = match outcome {
                 Ok(value) => return Ok(value),
                 Err(error) if error.is_retryable() && attempt < retry.attempts => attempt + 1,
                 Err(error) => return Err(error),

@@ -254,6 +254,9 @@ async fn until_next_attempt(
     delay: Duration,
 ) -> Result<(), TaskError> {
     let journal = &ctx.0.journal;
+    if ctx.0.engine.stage.is_some() {
+        return Ok(());
+    }
     let is_ours = |wait: &WaitStarted| wait.step == retry.step && wait.call == retry.call;
     if delay > STAY_MAX && open_retry(ctx, is_ours).is_none() {
         let wait = until(journal.env.now() + delay, retry.clone());

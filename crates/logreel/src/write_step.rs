@@ -242,9 +242,9 @@ where
                     }
                     let ours = epoch == ctx.0.journal.epoch;
                     let why = if ours { NO_OUTCOME } else { INTERRUPTED };
-                    let said = match call(&step, || reconcile(key)) {
-                        Ok(future) => running.guarded(Ok(future)).await,
-                        Err(error) => Err(error),
+                    let said = match &ctx.0.engine.stage {
+                        Some(stage) => stage.reconciled_step(&step).await,
+                        None => running.guarded(call(&step, || reconcile(key))).await,
                     };
                     let reason = match said {
                         Ok(Reconciled::Done(value)) => {
@@ -355,6 +355,9 @@ pub(crate) async fn has_settled(
 /// Waits one lease after a write of our own whose outcome did not come back: what it set off outside may
 /// still be under way, and `reconcile` is asked next.
 async fn settled(ctx: &Ctx) -> Result<(), TaskError> {
+    if ctx.0.engine.stage.is_some() {
+        return Ok(());
+    }
     tokio::select! {
         () = ctx.0.journal.env.sleep(ctx.0.pulse.lease()) => Ok(()),
         stopped = ctx.0.until_stopped() => Err(stopped),
@@ -421,7 +424,10 @@ where
     let given_up = GivenUp::armed(running, attempt).reconciles(reconciles);
     ctx.0.record(started.into(), Vec::new()).await?;
     crate::driver::check_lease(&ctx.0).await;
-    let outcome = running.guarded(call(running.step, || work(key))).await;
+    let outcome = match &ctx.0.engine.stage {
+        Some(stage) => running.guarded(Ok(stage.step(running.step))).await,
+        None => running.guarded(call(running.step, || work(key))).await,
+    };
     given_up.disarm();
     match outcome {
         Ok(value) => {

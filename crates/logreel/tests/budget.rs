@@ -88,6 +88,7 @@ impl Agents for Asking {
                     call: call.clone(),
                     context: None,
                     model: "scripted".into(),
+                    request: None,
                     reserved: spend.clone(),
                 };
                 log.record_in_budget(vec![called.into()], Vec::new())

@@ -153,6 +153,7 @@ impl Facts {
             call: call_id(call),
             context: self.context,
             model: model.to_owned(),
+            request: None,
             reserved: Spend::default(),
         });
         self.model = Some(OpenModel {

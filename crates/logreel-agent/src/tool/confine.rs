@@ -107,6 +107,35 @@ impl Marks {
     }
 }
 
+/// A path as it was given, as one beneath the folder. Looks at nothing but the text.
+pub(super) fn relative(folder: &Path, given: &str) -> Result<PathBuf, Refused> {
+    let unseen = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    };
+    if given.is_empty() || given.contains(unseen) {
+        return Err(Refused::Character);
+    }
+    let path = Path::new(given);
+    let beneath = match path.is_absolute() {
+        true => path.strip_prefix(folder),
+        false => Ok(path),
+    };
+    let beneath = beneath.map_err(|_| Refused::Outside(given.to_owned()))?;
+    let mut clean = PathBuf::new();
+    for component in beneath.components() {
+        match component {
+            Component::CurDir => {}
+            Component::Normal(name) => clean.push(name),
+            Component::ParentDir => return Err(Refused::Parent(given.to_owned())),
+            Component::RootDir | Component::Prefix(_) => {
+                return Err(Refused::Outside(given.to_owned()));
+            }
+        }
+    }
+    Ok(clean)
+}
+
 impl Folder {
     pub(super) fn open(path: &Path) -> std::io::Result<Self> {
         let path = path.canonicalize()?;
@@ -124,33 +153,9 @@ impl Folder {
         &self.path
     }
 
-    /// A path as it was given, as one beneath the folder. Looks at nothing but the text.
+    /// [`relative`] to this folder.
     pub(super) fn relative(&self, given: &str) -> Result<PathBuf, Refused> {
-        let unseen = |c: char| {
-            c.is_control()
-                || matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
-        };
-        if given.is_empty() || given.contains(unseen) {
-            return Err(Refused::Character);
-        }
-        let path = Path::new(given);
-        let beneath = match path.is_absolute() {
-            true => path.strip_prefix(&self.path),
-            false => Ok(path),
-        };
-        let beneath = beneath.map_err(|_| Refused::Outside(given.to_owned()))?;
-        let mut clean = PathBuf::new();
-        for component in beneath.components() {
-            match component {
-                Component::CurDir => {}
-                Component::Normal(name) => clean.push(name),
-                Component::ParentDir => return Err(Refused::Parent(given.to_owned())),
-                Component::RootDir | Component::Prefix(_) => {
-                    return Err(Refused::Outside(given.to_owned()));
-                }
-            }
-        }
-        Ok(clean)
+        relative(&self.path, given)
     }
 
     /// Where a path leads, beneath the folder and without symlinks. What is at its end may not exist.

@@ -18,7 +18,7 @@ use regex::bytes::{Regex, RegexBuilder};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use serde_json::{Map, Value, json};
 
-use super::confine::{Folder, Marks, Refused, whole};
+use super::confine::{Folder, Marks, Refused, relative, whole};
 use super::{Call, Definition, Tool, ToolError};
 use crate::policy::Policy;
 
@@ -79,6 +79,24 @@ impl Fs {
         };
         Ok(all.map(tool).into_iter().collect())
     }
+}
+
+/// What they are.
+pub(crate) fn definitions() -> Vec<Definition> {
+    let all = [
+        Does::Read,
+        Does::List,
+        Does::Search,
+        Does::Write,
+        Does::Edit,
+    ];
+    all.map(definition).into_iter().collect()
+}
+
+/// The file that a call is about, by the text of its path alone.
+pub(crate) fn subject(folder: &Path, arguments: &Value) -> Result<String, ToolError> {
+    let path = relative(folder, path_of(arguments))?;
+    Ok(folder.join(path).to_string_lossy().into_owned())
 }
 
 fn definition(does: Does) -> Definition {

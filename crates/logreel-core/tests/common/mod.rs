@@ -490,6 +490,7 @@ pub fn asked(call: &str) -> ModelCalled {
         call: call_id(call),
         context: None,
         model: "openai/x".into(),
+        request: None,
         reserved: spend(100),
     }
 }

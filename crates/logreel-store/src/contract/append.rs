@@ -350,6 +350,7 @@ pub async fn after_the_end_only_late_facts_until_the_lease_is_released(harness: 
         call: call.clone(),
         context: None,
         model: "scripted".into(),
+        request: None,
         reserved: spend(100),
     };
     pen.write(vec![phase(Phase::Executing), Draft::new(called)])
@@ -551,6 +552,7 @@ pub async fn the_row_is_the_fold_of_the_whole_log(harness: &dyn Harness) {
             call: CallId::new("m1").expect("a call id"),
             context: None,
             model: "scripted".into(),
+            request: None,
             reserved: spent.clone(),
         })],
         vec![Draft::new(ModelAnswered {

@@ -787,6 +787,7 @@ impl Story {
                 call,
                 context: None,
                 model: "scripted".into(),
+                request: None,
                 reserved: spent,
             }
             .into(),

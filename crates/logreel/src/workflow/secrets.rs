@@ -60,6 +60,17 @@ impl Secrets {
         Self::from_values(set.collect())
     }
 
+    /// In a replay nothing is given to anyone: names stand for values.
+    pub(crate) fn unknown(workflow: &Workflow) -> Self {
+        let shown = |name: String| (name.clone(), format!("${{{name}}}"));
+        let names: BTreeMap<String, String> = workflow.variables().into_iter().map(shown).collect();
+        Self(Arc::new(Variables {
+            values: names.clone(),
+            names,
+            needles: Vec::new(),
+        }))
+    }
+
     fn from_values(values: BTreeMap<String, String>) -> Self {
         let shown = |name: &String| (name.clone(), format!("${{{name}}}"));
         let names = values.keys().map(shown).collect();
