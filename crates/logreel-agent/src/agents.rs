@@ -124,9 +124,8 @@ impl Agents {
             if let Some(replaying) = replaying {
                 let told = replaying.first_request().unwrap_or_default();
                 let toolbox = Toolbox::on_paper(&spec, &dir, &env, &self.tools, &told);
-                break toolbox.map_err(|why| {
-                    TaskError::of_kind("spec", why.to_string()).permanent()
-                })?;
+                break toolbox
+                    .map_err(|why| TaskError::of_kind("spec", why.to_string()).permanent())?;
             }
             ctx.log().while_away().await?;
             let error = match Toolbox::open(&ctx, &spec, &dir, &env, &self.tools).await {

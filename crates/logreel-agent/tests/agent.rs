@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use logreel::core::event::Effect;
 use logreel::testing::{PointEnd, crash_everywhere_on};
-use logreel::{Answer, Body, Engine, ForkPoint, Outcome, Seq, Status};
+use logreel::{Answer, Body, Engine, ForkPoint, Json, RunHandle, Seq, Status};
 use logreel_agent::testing::ScriptedTool;
 use logreel_agent::{AgentSpec, ToolError};
 use serde_json::{Value, json};

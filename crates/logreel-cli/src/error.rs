@@ -11,9 +11,7 @@ use serde_json::json;
 use crate::output;
 
 /// Verbs that INTERFACES names and a later build brings.
-const PLANNED: &[&str] = &[
-    "serve", "token", "workers", "migrate",
-];
+const PLANNED: &[&str] = &["serve", "token", "workers", "migrate"];
 
 /// An error of the command line itself.
 #[derive(Debug)]

@@ -141,13 +141,15 @@ impl Record {
         blobs
     }
 
-    /// The context node that the event makes or, as event 1, goes on from.
+    /// The blob that the event names by its digest alone: the context node that it makes or, as event 1,
+    /// goes on from; of a model call what was asked beside the conversation.
     pub fn node(&self) -> Option<NodeRef> {
         #[derive(serde::Deserialize)]
         struct Body {
             node: Option<Digest>,
             previous: Option<Digest>,
             context: Option<Digest>,
+            request: Option<Digest>,
         }
         let StoredBody::Text(text) = &self.body else {
             return None;
@@ -158,6 +160,7 @@ impl Record {
             // What it goes on from is not what its node follows.
             "context.compacted" => (read()?.node, None),
             "run.started" => (read()?.context, None),
+            "model.called" => (read()?.request, None),
             _ => return None,
         };
         node.map(|node| NodeRef { node, previous })

@@ -42,17 +42,7 @@ async fn say(pen: &mut Pen, text: &str, previous: Option<Digest>) -> Digest {
 }
 
 fn fork_of(world: &World<'_>, parent: RunId) -> NewFork {
-    NewFork {
-        run: world.env.run_id(),
-        parent,
-        at: ForkAt::Last,
-        relation: Relation::Fork,
-        input: None,
-        budget: None,
-        forgotten: Vec::new(),
-        blobs: Vec::new(),
-        owner: None,
-    }
+    NewFork::of(world.env.run_id(), parent, ForkAt::Last, Relation::Fork)
 }
 
 /// Bodies, key, blobs of its own, words and what the row says are gone; digests, times, kinds, status and

@@ -451,15 +451,13 @@ pub async fn a_fork_is_imported_whole(harness: &dyn Harness) {
     ])
     .await;
     let fork = |parent: RunId, at: u64, forgotten: Vec<_>| NewFork {
-        run: world.env.run_id(),
-        parent,
-        at: ForkAt::Seq(Seq(at)),
-        relation: Relation::Fork,
-        input: None,
-        budget: None,
         forgotten,
-        blobs: Vec::new(),
-        owner: None,
+        ..NewFork::of(
+            world.env.run_id(),
+            parent,
+            ForkAt::Seq(Seq(at)),
+            Relation::Fork,
+        )
     };
     let first = there
         .store

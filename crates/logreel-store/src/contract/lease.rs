@@ -358,7 +358,7 @@ pub async fn a_wait_that_ended_makes_its_run_ready_beside_another(harness: &dyn 
     world.reopen().await;
     assert_eq!(claimable(&world).await, [run]);
     let owner = world.owner(2).await;
-    let mut pen = world.claimed(&run, owner).await;
+    let pen = world.claimed(&run, owner).await;
     let looked = pen.release().await;
     assert_eq!(
         (looked.row.status(), looked.ready_at),

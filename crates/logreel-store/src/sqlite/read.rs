@@ -85,7 +85,7 @@ pub(super) fn read_page(
     let from = from.max(Seq::FIRST);
     let limit = limit.max(1);
     if fork::is_imported_whole(conn, run)? {
-        return fork::page(conn, run, from, limit)?.try_map(T::of_record);
+        return page_of_others(conn, run, from, limit, sink);
     }
     // One statement, so that the page is of one moment.
     let sql = format!(
@@ -105,11 +105,7 @@ pub(super) fn read_page(
         let stored = rows::stored(row)?;
         if taken == 0 && stored.seq > from {
             // What comes before is another run's. The open statement keeps it one moment.
-            let page = fork::page(conn, run, from, limit)?;
-            for record in page.items {
-                sink.take_record(record)?;
-            }
-            return Ok((page.next, page.has_more));
+            return page_of_others(conn, run, from, limit, sink);
         }
         next = stored.seq.next();
         bytes += stored.body.map_or(0, str::len);
@@ -120,6 +116,21 @@ pub(super) fn read_page(
         return Err(Error::NotFound(*run).into());
     }
     Ok((next, false))
+}
+
+/// A page of a log that begins with events of another run.
+fn page_of_others(
+    conn: &Connection,
+    run: &RunId,
+    from: Seq,
+    limit: usize,
+    sink: &mut impl Sink,
+) -> Result<(Seq, bool), Halt> {
+    let page = fork::page(conn, run, from, limit)?;
+    for record in page.items {
+        sink.take_record(record)?;
+    }
+    Ok((page.next, page.has_more))
 }
 
 pub(super) fn key(conn: &Connection, run: &RunId) -> Result<Option<RunKey>, Halt> {
