@@ -48,6 +48,7 @@ fn every_bench_gives_rows_of_the_agreed_shape() {
         ("open", "ms"),
         ("resume", "ms"),
         ("fork", "ms"),
+        ("row", "per_s"),
         ("step", "p50_us p99_us"),
         ("tail", "p50_us p99_us"),
         ("transcript", "bytes_ratio p50_us"),

@@ -1049,7 +1049,8 @@ fn a_conversation_is_carried_and_erased_whole() {
     };
     let (first, second) = (say("numbats, at length"), say("and bilbies"));
     // The second alone: what it goes on from comes with it.
-    for (run, blobs) in [(&second, 8), (&first, 4)] {
+    // Nodes, and what was asked beside the conversation.
+    for (run, blobs) in [(&second, 9), (&first, 5)] {
         let out = project.run(&["export", run]).out;
         let found = out
             .lines()

@@ -283,7 +283,7 @@ fn what_changes_in_a_workflow_is_named_at_its_event() {
     with(&project, "w.toml", "n{{ item }}", "m{{ item }}", || {
         let ran = project.run(&["replay", &run_of(&project, "every")]);
         assert_eq!(ran.code, 1, "{}", ran.err);
-        assert!(ran.out.contains("begins step `each[m3]`"), "{}", ran.out);
+        assert!(ran.out.contains("begins step `each[m"), "{}", ran.out);
     });
     change(
         "attempts = 3",

@@ -350,7 +350,7 @@ impl Row {
 fn stirs(body: &Body) -> bool {
     matches!(
         body,
-        Body::WaitEnded(_) | Body::StepResolved(_) | Body::ToolResolved(_) | Body::BudgetChanged(_)
+        Body::WaitEnded(_) | Body::StepResolved(_) | Body::ToolResolved(_)
     )
 }
 
