@@ -18,8 +18,6 @@ use crate::spec::AgentSpec;
 const MODEL_TRIES: u32 = 16;
 /// A provider that asks to be left alone for longer than this will not be asked again by this run.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 60 * 60);
-/// The same call with the same arguments and the same result, this often in a row, is a loop.
-const REPEATS_MAX: u32 = 5;
 
 /// What an agent does next.
 #[derive(Debug)]
@@ -127,10 +125,12 @@ fn before_turn(spec: &AgentSpec, progress: &Progress, context: &Context) -> Next
         let message = format!("no answer after {turns_max} turns (`max_turns`)");
         return Next::Fail(TaskError::of_kind("max_turns", message).permanent());
     }
-    if progress.repeats.1 >= REPEATS_MAX {
-        let message = format!(
-            "the model makes the same call with the same result, {REPEATS_MAX} times in a row"
-        );
+    if let Some((calls, times)) = progress.repeats() {
+        let what = match calls {
+            1 => "the same call with the same result".to_owned(),
+            calls => format!("the same {calls} calls by turns with the same results"),
+        };
+        let message = format!("the model makes {what}, {times} times in a row");
         return Next::Fail(TaskError::of_kind("loop", message).permanent());
     }
     let is_long = spec

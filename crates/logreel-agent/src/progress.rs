@@ -1,7 +1,7 @@
 //! Where an agent's run is, folded from its log: what was asked, answered, called and decided. Together
 //! with the conversation it says what comes next.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -97,6 +97,12 @@ pub(crate) struct Failure {
     pub(crate) is_hurried: bool,
 }
 
+/// The same call with the same arguments and the same result, this often in a row, is a loop; so are two
+/// or three by turns, but whoever waits for something that takes long calls by turns too.
+const REPEATS_MAX: [(usize, usize); 3] = [(1, 5), (2, 8), (3, 8)];
+/// What must be remembered to see that.
+const RECENT_MAX: usize = 24;
+
 /// What came of a tool call.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Outcome {
@@ -159,8 +165,8 @@ pub(crate) struct Progress {
     pub(crate) verification: Option<Verification>,
     /// Checks were made of the last answer.
     pub(crate) answer_is_checked: bool,
-    /// The last tool call with its result, and how often it came in a row.
-    pub(crate) repeats: (Option<Digest>, u32),
+    /// The last tool calls, each with its result.
+    recent: VecDeque<Digest>,
     calls: HashMap<String, (String, String)>,
     /// Waits for what is away, one after the other with nothing between them that shows it was there.
     pub(crate) away: u32,
@@ -312,7 +318,7 @@ impl Progress {
                 }
                 self.answered = self.unfinished.as_ref().map(|answer| answer.call);
                 self.answer_is_checked = false;
-                self.repeats = (None, 0);
+                self.recent.clear();
                 (self.turns_before, self.verified_before) = (self.turns, self.verified);
                 if forked.input != self.input {
                     (self.unfinished, self.answered) = (None, None);
@@ -339,17 +345,25 @@ impl Progress {
         self.outcomes.insert(call.to_owned(), outcome);
     }
 
-    /// Counts how often the same call had the same result, one after the other.
+    /// Notes a call with its result.
     fn note_repeat(&mut self, call: &str, result: &str) {
         let Some((name, arguments)) = self.calls.remove(call) else {
             return;
         };
         let same = Digest::of(format!("{name}\0{arguments}\0{result}").as_bytes());
-        let (last, count) = self.repeats;
-        self.repeats = match last {
-            Some(last) if last == same => (Some(same), count + 1),
-            _ => (Some(same), 1),
-        };
+        self.recent.push_back(same);
+        if self.recent.len() > RECENT_MAX {
+            self.recent.pop_front();
+        }
+    }
+
+    /// How many calls the model makes over and over again with the same results, and how often in a row.
+    pub(crate) fn repeats(&self) -> Option<(usize, usize)> {
+        let calls: Vec<&Digest> = self.recent.iter().rev().collect();
+        REPEATS_MAX.into_iter().find(|(period, times)| {
+            let all = period * times;
+            calls.len() >= all && (*period..all).all(|at| calls[at] == calls[at - period])
+        })
     }
 
     /// The outcome of the last round of checks.

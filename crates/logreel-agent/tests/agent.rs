@@ -90,6 +90,20 @@ async fn what_never_ends_is_ended_by_name() {
     let run = start(&engine, &spec(&same), "go").await;
     assert_eq!(failure(&run).await.kind, "loop");
 
+    let by_turns: Vec<Value> = (0..30)
+        .map(|n| json!({"tool_calls": [call("look", json!({"what": n % 2}))]}))
+        .collect();
+    let run = start(&engine, &spec(&by_turns), "go").await;
+    let cause = failure(&run).await;
+    assert_eq!(cause.kind, "loop");
+    assert!(
+        cause.message.contains("2 calls by turns"),
+        "{}",
+        cause.message
+    );
+    let called = kinds(&engine, &run).await;
+    assert_eq!(called.iter().filter(|it| *it == "tool.called").count(), 16);
+
     let run = start(&engine, &spec(&[]), "go").await;
     let cause = failure(&run).await;
     assert!(cause.message.contains("call 1"), "{}", cause.message);
