@@ -280,3 +280,23 @@ fn the_view_of_an_agent_shows_its_tools_its_words_and_whom_it_calls() {
     assert!(!screen.cursor_hidden && !raw.contains("\x1b[2J"), "{raw:?}");
     assert_eq!(project.read("notes.txt"), "this is good\n");
 }
+
+#[test]
+fn keys_that_are_typed_leave_nothing_in_the_view() {
+    let project = Project::new(VIEW);
+    let mut terminal = OnTerminal::start(&project, &["run", "w.toml"], 80);
+    terminal.until(|text| text.contains("翻訳"));
+    let frames = |terminal: &OnTerminal| terminal.raw.matches("\x1b[J").count();
+    let before = frames(&terminal);
+    terminal.say("\nabc\n\n");
+    while frames(&terminal) < before + 5 {
+        assert!(terminal.read());
+    }
+    terminal.until(|_| true);
+    let text = terminal.screen.text();
+    assert_eq!(text.matches("first").count(), 1, "{text}");
+    assert!(!text.contains("abc"), "{text}");
+    project.write("open", "");
+    let (code, _, _) = terminal.end();
+    assert_eq!(code, 0);
+}

@@ -6,6 +6,7 @@
 use std::io::{self, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use rustix::termios::{self, LocalModes, OptionalActions, Termios};
 use unicode_width::UnicodeWidthStr as _;
 
 use super::Size;
@@ -20,11 +21,14 @@ struct Drawn {
     /// The widths of the view's lines, from the top.
     widths: Vec<usize>,
     hidden: bool,
+    /// How the terminal was before keys were no longer shown.
+    before: Option<Termios>,
 }
 
 static DRAWN: Mutex<Drawn> = Mutex::new(Drawn {
     widths: Vec::new(),
     hidden: false,
+    before: None,
 });
 
 fn drawn() -> MutexGuard<'static, Drawn> {
@@ -33,7 +37,7 @@ fn drawn() -> MutexGuard<'static, Drawn> {
 
 /// The size of the terminal on stderr; `None` when it is none.
 pub fn size() -> Option<Size> {
-    let size = rustix::termios::tcgetwinsize(io::stderr()).ok()?;
+    let size = termios::tcgetwinsize(io::stderr()).ok()?;
     // A terminal that does not know its size says 0.
     let or = |said: u16, otherwise| match said {
         0 => otherwise,
@@ -52,6 +56,7 @@ pub fn draw(lines: &[String], size: Size) {
     if !drawn.hidden {
         bytes.push_str(HIDE_CURSOR);
         drawn.hidden = true;
+        drawn.before = hide_keys();
     }
     up(&drawn.widths, size.width, &mut bytes);
     for line in lines {
@@ -74,6 +79,10 @@ pub fn clear() {
                 bytes.push_str(SHOW_CURSOR);
             }
             write(&bytes);
+            if let Some(before) = drawn.before.take().filter(|_| is_ours()) {
+                // What cannot be set back is left to the shell.
+                termios::tcsetattr(io::stdin(), OptionalActions::Now, &before).unwrap_or_default();
+            }
         }
         Err(std::sync::TryLockError::Poisoned(_)) => write(SHOW_CURSOR),
         Err(std::sync::TryLockError::WouldBlock) => write(SHOW_CURSOR),
@@ -86,6 +95,21 @@ pub fn print(text: &str) {
     let mut bytes = erased(&mut drawn);
     bytes.push_str(text);
     write(&bytes);
+}
+
+/// Keys that are typed while a view is drawn would move it, a line for every Enter.
+fn hide_keys() -> Option<Termios> {
+    let before = termios::tcgetattr(io::stdin()).ok().filter(|_| is_ours())?;
+    let mut hidden = before.clone();
+    hidden.local_modes.remove(LocalModes::ECHO);
+    let set = termios::tcsetattr(io::stdin(), OptionalActions::Now, &hidden);
+    set.ok().map(|()| before)
+}
+
+/// Whether the terminal is ours to set: who does so in the background is stopped.
+fn is_ours() -> bool {
+    let foreground = termios::tcgetpgrp(io::stdin());
+    foreground.is_ok_and(|it| it == rustix::process::getpgrp()) || foreground.is_err()
 }
 
 /// stderr for the library's warnings.

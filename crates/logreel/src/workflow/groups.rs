@@ -4,7 +4,7 @@
 //! `<folder>/<owner>.groups` has one line per group: run, group, start, machine, boot, pid namespace. It is
 //! replaced whole and never synced: it has to outlive the process, not the machine.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -28,6 +28,10 @@ pub(crate) struct Groups {
     file: Option<PathBuf>,
     listed: Mutex<BTreeMap<i32, Group>>,
 }
+
+/// Groups that someone in this process is told to stop, by number and start: who sweeps and who takes the
+/// run over come to it at the same time.
+static TOLD_OF: Mutex<BTreeSet<(i32, u64)>> = Mutex::new(BTreeSet::new());
 
 /// A line of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,6 +68,11 @@ impl Place {
 }
 
 impl Group {
+    fn is_told_of_first(&self) -> bool {
+        let mut told_of = TOLD_OF.lock().unwrap_or_else(PoisonError::into_inner);
+        told_of.insert((self.group.as_raw_pid(), self.start))
+    }
+
     fn line(&self) -> String {
         let Self {
             run,
@@ -240,8 +249,10 @@ async fn stop_all<'a>(groups: impl Iterator<Item = &'a Group>, env: &dyn Env) ->
     for group in groups {
         match group.whereabouts(&here) {
             Whereabouts::Here => {
-                let pid = group.group.as_raw_pid();
-                tracing::warn!(run = %group.run, group = pid, "stopping a command left behind");
+                if group.is_told_of_first() {
+                    let pid = group.group.as_raw_pid();
+                    tracing::warn!(run = %group.run, group = pid, "stopping a command left behind");
+                }
                 reachable.push(process::stop(group.group, env));
             }
             Whereabouts::Elsewhere => all = false,
