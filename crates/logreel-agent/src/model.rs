@@ -197,6 +197,11 @@ pub trait Model: Send + Sync {
     ) -> Result<Answer, ModelError>;
 }
 
+/// The model of `PROVIDER/MODEL`, as its provider names it.
+fn named_model(name: &str) -> &str {
+    name.split_once('/').map_or("", |(_, model)| model)
+}
+
 /// A text for an error, cut when it is longer than that many characters.
 fn bounded(text: &str, max: usize) -> String {
     match text.char_indices().nth(max) {

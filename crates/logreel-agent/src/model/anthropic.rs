@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::calls::{Calls, WireCall, written};
 use super::http::{Events, Provider};
-use super::{Answer, Delta, Finish, Model, ModelError, Request};
+use super::{Answer, Delta, Finish, Model, ModelError, Request, named_model};
 use crate::message::{Message, Opaque, Part, Role};
 
 /// Where Anthropic is.
@@ -42,24 +42,21 @@ impl Anthropic {
         })
     }
 
-    fn body(&self, request: &Request) -> Result<String, ModelError> {
+    fn body<'r>(&'r self, request: &'r Request) -> Body<'r> {
         let mut messages = turns(request);
         mark_ends(&mut messages);
         let mut params = params(&request.params);
         for ours in ["model", "system", "tools", "messages"] {
             params.remove(ours);
         }
-        let body = Body {
-            model: self.name.split_once('/').map_or("", |(_, model)| model),
+        Body {
+            model: named_model(&self.name),
             stream: params.remove("stream").unwrap_or(Value::Bool(true)),
             system: system(request).map(|text| [Block::text(text).marked()]),
             tools: tools(request),
             messages,
             params,
-        };
-        serde_json::to_string(&body).map_err(|error| ModelError::Invalid {
-            message: format!("the request cannot be written: {error}"),
-        })
+        }
     }
 }
 
@@ -74,7 +71,7 @@ impl Model for Anthropic {
         request: &Request,
         live: &mut (dyn FnMut(Delta) + Send),
     ) -> Result<Answer, ModelError> {
-        let reply = self.provider.post(self.body(request)?).await?;
+        let reply = self.provider.post(&self.body(request)).await?;
         let mut said = Said::default();
         if reply.is_whole() {
             self.read(&reply.whole().await?, &mut said)?;

@@ -77,7 +77,7 @@ impl Genai {
     }
 
     fn target(&self) -> ServiceTarget {
-        let model = self.name.split_once('/').map_or("", |(_, model)| model);
+        let model = super::named_model(&self.name);
         // Ollama wants none, and the crate wants one.
         let key = self.provider.key().map_or("none", |key| key.expose());
         ServiceTarget {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Response, StatusCode, Url};
+use serde::Serialize;
 use serde_json::Value;
 
 use super::{ModelError, bounded, sse};
@@ -149,7 +150,9 @@ impl Provider {
     }
 
     /// Asks. The reply is a success; what is not one is an error by its status.
-    pub(super) async fn post(&self, body: String) -> Result<Reply<'_>, ModelError> {
+    pub(super) async fn post(&self, body: &impl Serialize) -> Result<Reply<'_>, ModelError> {
+        let body = serde_json::to_string(body)
+            .map_err(|error| invalid(format!("the request cannot be written: {error}")))?;
         let request = self
             .client
             .post(self.url.clone())

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::calls::{Calls, WireCall, written};
 use super::http::{Events, Provider};
-use super::{Answer, Delta, Finish, Model, ModelError, Request};
+use super::{Answer, Delta, Finish, Model, ModelError, Request, named_model};
 use crate::message::{Message, Part, Role};
 
 /// Where OpenAI is.
@@ -37,10 +37,9 @@ impl OpenAi {
         })
     }
 
-    fn body(&self, request: &Request) -> Result<String, ModelError> {
+    fn body(&self, request: &Request) -> Map<String, Value> {
         let mut body = Map::new();
-        let model = self.name.split_once('/').map_or("", |(_, model)| model);
-        body.insert("model".to_owned(), json!(model));
+        body.insert("model".to_owned(), json!(named_model(&self.name)));
         body.insert("stream".to_owned(), json!(true));
         body.insert("stream_options".to_owned(), json!({"include_usage": true}));
         if !request.tools.is_empty() {
@@ -71,9 +70,7 @@ impl OpenAi {
             body.remove("stream_options");
         }
         body.insert("messages".to_owned(), json!(messages(request)));
-        serde_json::to_string(&body).map_err(|error| ModelError::Invalid {
-            message: format!("the request cannot be written: {error}"),
-        })
+        body
     }
 }
 
@@ -88,7 +85,7 @@ impl Model for OpenAi {
         request: &Request,
         live: &mut (dyn FnMut(Delta) + Send),
     ) -> Result<Answer, ModelError> {
-        let reply = self.provider.post(self.body(request)?).await?;
+        let reply = self.provider.post(&self.body(request)).await?;
         let mut said = Said::default();
         if reply.is_whole() {
             let chunk = self.chunk(&reply.whole().await?)?;

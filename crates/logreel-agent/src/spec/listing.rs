@@ -1,12 +1,17 @@
 //! The tools of an agent before any server is asked: what an interruption of each means, and whether
 //! it may be called.
 
+use std::path::Path;
+
 use globset::Glob;
 use logreel::core::event::Effect;
 use serde::Serialize;
+use serde_json::Value;
 
+use super::AgentSpec;
 use super::check::split;
-use super::{AgentSpec, PolicyDefault};
+use crate::policy::{Policy, Verdict};
+use crate::tool::Definition;
 
 /// Tools that every agent may be given. `plan.update` touches nothing but the run itself.
 pub(super) const BUILT_IN: [(&str, Effect); 8] = [
@@ -101,28 +106,24 @@ impl AgentSpec {
             .map(|(_, effect)| *effect)
     }
 
+    /// As it is judged before a call of which nothing is known.
     fn verdict(&self, name: &str, is_harmless: bool) -> ListedVerdict {
-        let policy = &self.policy;
-        let names_it = |patterns: &[String]| {
-            let mut patterns = patterns.iter().map(|pattern| split(pattern));
-            patterns.any(|(tool, argument)| argument.is_none() && fits(tool, name))
+        let tool = Definition {
+            name: name.to_owned(),
+            description: String::new(),
+            schema: Value::Null,
+            effect: Effect::Write,
+            declared: false,
+            timeout: None,
+            asks: !is_harmless,
         };
-        let verdict = if names_it(&policy.deny) {
-            ListedVerdict::Deny
-        } else if names_it(&policy.allow) {
-            ListedVerdict::Allow
-        } else if names_it(&policy.ask) {
-            ListedVerdict::Ask
-        } else {
-            match policy.default {
-                Some(PolicyDefault::Allow) => ListedVerdict::Allow,
-                Some(PolicyDefault::Ask) => ListedVerdict::Ask,
-                Some(PolicyDefault::Deny) => ListedVerdict::Deny,
-                None if is_harmless => ListedVerdict::Allow,
-                None => ListedVerdict::Ask,
-            }
-        };
-        self.asked(verdict)
+        let judged = Policy::new(&self.policy, Path::new("/"));
+        // A pattern that is none was refused where it was read.
+        match judged.map(|policy| policy.judge::<&str>(&tool, &[])) {
+            Ok(Verdict::Allow) => ListedVerdict::Allow,
+            Ok(Verdict::Ask(_)) => ListedVerdict::Ask,
+            Ok(Verdict::Deny(_)) | Err(_) => ListedVerdict::Deny,
+        }
     }
 
     fn by_argument(&self, name: &str) -> Vec<(ListedVerdict, String)> {
