@@ -10,16 +10,22 @@
 mod scripted;
 
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use logreel::core::event::{Budget, Effect, MessageAdded, Resolution, WaitKind, WaitStarted};
+use logreel::core::event::{
+    Budget, Effect, MessageAdded, Resolution, Spend, WaitKind, WaitStarted,
+};
 use logreel::core::{Blob, Payload};
 use logreel::spec_file::Problems;
 use logreel::testing::TestEngine;
-use logreel::{Answer, Body, Ctx, Driving, Engine, Entry, Json, RunHandle, Seq};
+use logreel::{
+    Answer, Body, Cause, Ctx, Driving, Engine, Entry, Json, Outcome, RunHandle, Seq,
+};
 use logreel_agent::testing::ScriptedTool;
-use logreel_agent::{AgentSpec, ToolError};
+use logreel_agent::{
+    AgentSpec, Delta, Finish, Message, Model, ModelError, Request, Role, ToolError,
+};
 use scripted::{agents, call, engine, failure, output, spec, start};
 use serde_json::{Value, json};
 
@@ -321,4 +327,92 @@ async fn what_people_say_to_runs_is_recorded_without_secrets() {
     // The same start again attaches to it: what is compared is what was recorded.
     let again = runs.start(&input).id(id).await.unwrap();
     assert_eq!(again.id(), id);
+}
+
+type Said = Result<(Finish, &'static str), ModelError>;
+
+/// A model that is a function of the number of the request.
+struct Own {
+    says: fn(u64) -> Said,
+    asked: Arc<Mutex<Vec<Request>>>,
+}
+
+#[async_trait::async_trait]
+impl Model for Own {
+    fn name(&self) -> &'static str {
+        "own/model"
+    }
+
+    async fn answer(
+        &self,
+        request: &Request,
+        _: &mut (dyn FnMut(Delta) + Send),
+    ) -> Result<logreel_agent::Answer, ModelError> {
+        self.asked.lock().unwrap().push(request.clone());
+        let (finish, text) = (self.says)(request.number)?;
+        Ok(logreel_agent::Answer {
+            message: Message::text(Role::Assistant, text),
+            finish,
+            spent: Spend::default(),
+        })
+    }
+}
+
+async fn asked_of(says: fn(u64) -> Said, input: &str) -> (Result<Value, Cause>, Vec<Request>) {
+    let asked: Arc<Mutex<Vec<Request>>> = Arc::default();
+    let model = Own {
+        says,
+        asked: Arc::clone(&asked),
+    };
+    let engine = engine(agents([]).model(model)).await;
+    let spec = AgentSpec {
+        model: "own/model".to_owned(),
+        script: None,
+        ..spec(&[])
+    };
+    let run = start(&engine, &spec, input).await;
+    let ended = match run.wait().await.unwrap() {
+        Outcome::Completed(output) => Ok(output.to_value()),
+        Outcome::Failed(cause) => Err(cause),
+        Outcome::Cancelled(_) => panic!("nobody cancelled it"),
+    };
+    let asked = asked.lock().unwrap().clone();
+    (ended, asked)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_cut_at_its_longest_is_no_answer() {
+    let (ended, asked) = asked_of(|_| Ok((Finish::Length, "It begins like th")), "go").await;
+    let cause = ended.unwrap_err();
+    assert_eq!((cause.kind.as_str(), asked.len()), ("length", 1));
+    let said = &cause.message;
+    assert!(
+        said.contains("max_output_tokens") && said.contains("It begins like th"),
+        "{said}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_conversation_that_is_too_long_is_cut_before_it_is_summarised() {
+    let input = format!("{}the end", "a long story ".repeat(1000));
+    let says = |number| match number {
+        1 => Err(ModelError::TooLong {
+            message: "no room".to_owned(),
+        }),
+        2 => Ok((Finish::Stop, "It was a long story.")),
+        _ => Ok((Finish::Stop, "done")),
+    };
+    let (ended, asked) = asked_of(says, &input).await;
+    assert_eq!(ended.unwrap(), json!("done"));
+    let words = |request: &Request| {
+        let messages = request.messages.iter();
+        messages.map(|message| message.words()).collect::<Vec<_>>()
+    };
+    let whole = words(&asked[0]);
+    assert_eq!(whole, [input.as_str()]);
+    let shortened = words(&asked[1]);
+    assert!(shortened[0].len() < 1200, "{}", shortened[0].len());
+    assert!(shortened[0].contains("bytes left out") && shortened[0].ends_with("the end"));
+    assert!(words(&asked[2]).concat().contains("It was a long story."));
+    assert_eq!(asked.len(), 3);
 }

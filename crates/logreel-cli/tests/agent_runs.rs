@@ -126,7 +126,7 @@ fn off_a_terminal_it_stops_at_the_question_and_names_what_finishes_it() {
     );
     assert_eq!(
         run["provenance"]["tools"],
-        json!(["fs.read", "shell", "fs.edit"])
+        json!(["fs.read", "fs.edit", "shell", "gate"])
     );
 }
 
@@ -310,4 +310,45 @@ fn an_agent_that_it_calls_is_a_child() {
     project.write("found.jsonl", "{\"text\": \"good\"}\n");
     check("child", &project.run(&["run", "w.toml"]));
     check("show_child", &project.run(&["show", "@last"]));
+}
+
+/// A check sees what whoever drives the run has, but for keys of models; one that cannot be made is
+/// something to look at, and no failure.
+#[test]
+fn checks_see_no_key_and_one_that_was_not_made_needs_review() {
+    let checked = r#"
+        name = "checked"
+        model = "scripted/answers.jsonl"
+        api_key_env = "KEY_OF_MINE"
+        env = { OF_THE_FILE = "set" }
+        [[verify]]
+        name = "sees"
+        run = "env > seen"
+        [[verify]]
+        name = "dies"
+        run = "kill -9 $$"
+    "#;
+    let project = project("{\"text\": \"done\"}\n");
+    project.write("w.toml", checked);
+    let mut command = project.command();
+    for (name, value) in [
+        ("KEY_OF_MINE", "key-1"),
+        ("OPENAI_API_KEY", "key-2"),
+        ("OF_THE_SHELL", "kept"),
+    ] {
+        command.env(name, value);
+    }
+    let ran = common::ran(command.args(["run", "w.toml", "go"]));
+    assert_eq!((ran.code, ran.out.as_str()), (0, "done\n"), "{}", ran.err);
+    let seen = project.read("seen");
+    assert!(!seen.contains("key-1") && !seen.contains("key-2"), "{seen}");
+    assert!(
+        seen.contains("OF_THE_SHELL=kept\n") && seen.contains("OF_THE_FILE=set\n"),
+        "{seen}"
+    );
+    let shown = project.json(&["show", "@last"]);
+    let report = &shown["verification"];
+    assert_eq!(report["verdict"], "needs_review", "{report}");
+    let verdicts: Vec<&Value> = [0, 1].map(|n| &report["checks"][n]["verdict"]).to_vec();
+    assert_eq!(verdicts, ["passed", "skipped"]);
 }
