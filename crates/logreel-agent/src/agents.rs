@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use logreel::core::event::Budget;
 use logreel::spec_file::Problems;
-use logreel::{Ctx, Driving, Heard, Json, TaskError, Understands};
+use logreel::{Ctx, Driving, Heard, Json, Named, TaskError, Understands};
 use serde_json::Value;
 
 use crate::agent::{Agent, Parts};
@@ -16,7 +16,7 @@ use crate::price::Prices;
 use crate::progress::Progress;
 use crate::redact::Redactor;
 use crate::replay::{self, NamedModel};
-use crate::spec::AgentSpec;
+use crate::spec::{AgentSpec, Beside, Overrides};
 use crate::stream::{Format, Mapping, Said, StreamLines};
 use crate::tool::Tool;
 use crate::toolbox::{Remedy, Toolbox};
@@ -33,6 +33,7 @@ pub struct Agents {
     tools: Vec<Arc<dyn Tool>>,
     models: Vec<Arc<dyn Model>>,
     redact: Vec<String>,
+    default_model: Option<String>,
     /// Made when someone first says something to a run that is no agent's.
     usual: Arc<OnceLock<Option<Redactor>>>,
 }
@@ -70,6 +71,48 @@ impl Agents {
         self.redact.extend(patterns);
         self.usual = Arc::default();
         self
+    }
+
+    /// The model of agents whose file names none.
+    #[must_use]
+    pub fn default_model(mut self, model: Option<String>) -> Self {
+        self.default_model = model;
+        self
+    }
+
+    /// Reads an agent's file, and every file it names, with what a person said beside it.
+    pub fn read(&self, path: &Path, overrides: &Overrides) -> Result<AgentSpec, Problems> {
+        self.with_beside(|beside| AgentSpec::read_with_overrides(path, overrides, beside))
+    }
+
+    /// The file as it is now, read as it was when `stored` was.
+    pub fn read_again(&self, stored: &AgentSpec, path: &Path) -> Result<AgentSpec, Problems> {
+        self.with_beside(|beside| stored.read_again(path, beside))
+    }
+
+    /// The same agent on another model.
+    pub fn on_model(&self, spec: &AgentSpec, model: &str) -> Result<AgentSpec, Problems> {
+        self.with_beside(|beside| spec.on_model(model, beside))
+    }
+
+    /// Whether it is known what a model costs.
+    pub fn is_priced(&self, model: &str) -> bool {
+        self.prices.has(model)
+    }
+
+    fn with_beside<T>(&self, read: impl FnOnce(Beside<'_>) -> T) -> T {
+        let tools: Vec<String> = self
+            .tools
+            .iter()
+            .map(|it| it.definition().name.clone())
+            .collect();
+        let models: Vec<String> = self.models.iter().map(|it| it.name().to_owned()).collect();
+        read(Beside {
+            priced: &|model| self.is_priced(model),
+            model: self.default_model.as_deref(),
+            tools: &tools,
+            models: &models,
+        })
     }
 
     /// The embedder's own model of that name, or a provider's.
@@ -162,8 +205,7 @@ impl Agents {
 
 impl logreel::Agents for Agents {
     fn load(&self, path: &Path) -> Result<Value, Problems> {
-        let priced = |model: &str| self.prices.has(model);
-        Ok(AgentSpec::read(path, &priced)?.to_json())
+        Ok(self.read(path, &Overrides::default())?.to_json())
     }
 
     fn lacks(&self, spec: &Value) -> Option<String> {
@@ -190,6 +232,22 @@ impl logreel::Agents for Agents {
             // Names of a workflow's fields say nothing of what it takes them for.
             (None, Some(usual)) => usual.texts(value),
             (None, None) => (value, 0),
+        }
+    }
+
+    fn unpriced(&self, spec: &Value) -> Option<String> {
+        let spec = AgentSpec::from_json(spec).ok()?;
+        let unpriced = spec.unpriced_model(&|model| self.is_priced(model));
+        unpriced.map(str::to_owned)
+    }
+
+    fn named(&self, spec: &Value) -> Named {
+        let Ok(spec) = AgentSpec::from_json(spec) else {
+            return Named::default();
+        };
+        Named {
+            models: spec.models(),
+            tools: spec.named_tools(),
         }
     }
 

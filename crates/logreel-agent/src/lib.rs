@@ -45,9 +45,14 @@ pub use price::{PriceError, Prices};
 pub use recorded::{RecordedText, WRITTEN_BYTES_MAX};
 pub use redact::{REDACTED, RedactedStream, Redactor};
 pub use spec::{
-    AgentSpec, CommandTool, ContextSpec, ListedTool, ListedVerdict, McpSpec, Overrides,
+    AgentSpec, Beside, CommandTool, ContextSpec, ListedTool, ListedVerdict, McpSpec, Overrides,
     PolicyDefault, PolicySpec, Priced, SpecKind, SubAgent, VerifySpec,
 };
 pub use stream::{Format, Mapping, MappingError, Said, StreamLines, StreamReader, Understood};
 pub use tool::{Call, Definition, Tool, ToolError};
 pub use toolbox::{Remedy, Toolbox, ToolboxError, check_arguments};
+
+/// What the guide shows must work.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/agents.md")]
+struct Guide;

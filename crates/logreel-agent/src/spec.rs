@@ -11,6 +11,7 @@ use logreel::workflow::schema::{Misfit, Schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+mod beside;
 mod check;
 mod kind;
 mod listing;
@@ -18,10 +19,10 @@ mod overrides;
 mod read;
 mod variables;
 
+pub use beside::{Beside, Priced};
 pub use kind::SpecKind;
 pub use listing::{ListedTool, ListedVerdict};
 pub use overrides::Overrides;
-pub use read::Priced;
 
 /// Turns before a run fails, when the spec says nothing.
 pub const MAX_TURNS: u32 = 50;

@@ -19,9 +19,7 @@ use logreel::core::event::{
 use logreel::core::{Blob, Payload};
 use logreel::spec_file::Problems;
 use logreel::testing::TestEngine;
-use logreel::{
-    Answer, Body, Cause, Ctx, Driving, Engine, Entry, Json, Outcome, RunHandle, Seq,
-};
+use logreel::{Answer, Body, Cause, Ctx, Driving, Engine, Entry, Json, Outcome, RunHandle, Seq};
 use logreel_agent::testing::ScriptedTool;
 use logreel_agent::{
     AgentSpec, Delta, Finish, Message, Model, ModelError, Request, Role, ToolError,

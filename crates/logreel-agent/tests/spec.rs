@@ -6,7 +6,7 @@
     reason = "a test's name is its documentation, and what it did not expect is a failure"
 )]
 
-use logreel_agent::{AgentSpec, Overrides, SpecKind};
+use logreel_agent::{AgentSpec, Beside, Overrides, SpecKind};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -35,7 +35,7 @@ impl Folder {
     fn read_with(&self, name: &str, overrides: &Overrides) -> Result<AgentSpec, String> {
         let priced = |model: &str| model == "anthropic/claude-sonnet-4-5";
         let path = self.0.path().join(name);
-        let read = AgentSpec::read_with_overrides(path, overrides, &priced);
+        let read = AgentSpec::read_with_overrides(path, overrides, Beside::prices(&priced));
         read.map_err(|problems| self.without_folder(&problems.to_string()))
     }
 
@@ -345,4 +345,39 @@ fn the_documentation_is_true() {
         "name = 'r'\nmodel = 'scripted/answers.jsonl'\n",
     );
     folder.read("fixer.toml").unwrap();
+}
+
+/// What the program and its settings bring is named like anything else.
+#[test]
+fn what_is_known_beside_a_file_can_be_named_in_it() {
+    let folder = Folder::new(&[(
+        "a.toml",
+        "name = 'a'\ntools = ['crm.find', 'fs.read']\npolicy = { ask = ['crm.*'] }\n",
+    )]);
+    let path = folder.0.path().join("a.toml");
+    let said = folder.read("a.toml").unwrap_err();
+    assert!(said.contains("model: is missing"), "{said}");
+    assert!(said.contains("there is no tool crm.find"), "{said}");
+    assert_eq!(SpecKind::of_file(&path), Ok(SpecKind::Agent));
+    let (tools, models) = (["crm.find".to_owned()], ["mine".to_owned()]);
+    let beside = Beside {
+        model: Some("mine"),
+        tools: &tools,
+        models: &models,
+        priced: &|_| false,
+    };
+    let spec = AgentSpec::read(&path, beside).unwrap();
+    assert_eq!(spec.model, "mine");
+    assert_eq!(spec.named_tools(), ["crm.find", "fs.read"]);
+    folder.write("a.toml", "name = 'a'\ntools = []\n[budget]\nusd = 1.0\n");
+    let said = AgentSpec::read(&path, beside).unwrap_err().to_string();
+    assert!(said.contains("mine has no known price"), "{said}");
+    // The settings may say something else by now; what was started goes on.
+    folder.write("a.toml", "name = 'a'\ntools = []\n");
+    let started = AgentSpec::read(&path, beside).unwrap();
+    let now = Beside {
+        model: Some("ollama/other"),
+        ..beside
+    };
+    assert_eq!(started.read_again(&path, now).unwrap(), started);
 }

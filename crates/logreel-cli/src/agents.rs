@@ -1,31 +1,16 @@
 //! Who reads and drives agents for this program.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
 
 use logreel_agent::{Agents, Prices};
 
 use crate::settings::Settings;
 
 /// Reads and drives agents, as the settings want it.
-pub fn agents(settings: &Settings) -> Arc<dyn logreel::Agents> {
+pub fn agents(settings: &Settings) -> Agents {
     let agents = Agents::new().prices(prices(settings));
-    Arc::new(agents.redact(settings.redact.iter().cloned()))
-}
-
-/// Reads agents only.
-pub fn reader() -> Arc<dyn logreel::Agents> {
-    agents(&of_user())
-}
-
-/// Whether the price of a model is known.
-pub fn is_priced(model: &str) -> bool {
-    prices(&of_user()).has(model)
-}
-
-/// What the user's own file says; one that is damaged is told of when the store is opened.
-fn of_user() -> Settings {
-    Settings::load(None).unwrap_or_default()
+    let agents = agents.default_model(settings.model.clone());
+    agents.redact(settings.redact.iter().cloned())
 }
 
 /// The built-in prices, and before them those of the settings.

@@ -22,7 +22,7 @@ pub struct Args {
 }
 
 pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
-    let opened = place.open().await?;
+    let opened = place.speak().await?;
     let run = match (&args.run, &args.session) {
         (Some(name), _) => name::resolve(&opened.store, name).await?,
         (None, Some(session)) => active(&opened, session).await?,

@@ -95,9 +95,9 @@ pub async fn find(acting: &Acting, entry: &Entry) -> anyhow::Result<Option<Chang
             // Whoever drives it says so.
             return Ok(None);
         };
-        spec::read_again(Path::new(&file), &stored)
+        spec::read_again(Path::new(&file), &stored, &acting.agents)
     } else {
-        spec::read(Path::new(&file), &Overrides::default())
+        spec::read(Path::new(&file), &Overrides::default(), &acting.agents)
     };
     let same = now
         .as_ref()

@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 
 use crate::output::{Output, Paint};
 use crate::spec::Spec;
+use crate::store::Place;
 use crate::table::{self, Cell, Column, left};
-use crate::{check_agent, spec, text};
+use crate::{agents, check_agent, spec, text};
 
 const COLUMNS: &[Column] = &[
     left("STEP", 28),
@@ -27,10 +28,11 @@ pub struct Args {
     spec: PathBuf,
 }
 
-pub fn run(args: Args, out: &mut Output) -> anyhow::Result<u8> {
-    let workflow = match spec::read(&args.spec, &Overrides::default())? {
+pub fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
+    let agents = agents::agents(&place.settings()?);
+    let workflow = match spec::read(&args.spec, &Overrides::default(), &agents)? {
         Spec::Workflow(workflow) => workflow,
-        Spec::Agent(agent) => return check_agent::run(&agent, out),
+        Spec::Agent(agent) => return check_agent::run(&agent, &agents, out),
     };
     if out.json {
         let mut shown = of_workflow(&workflow);

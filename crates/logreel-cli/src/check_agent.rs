@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use logreel::core::event::Budget;
-use logreel_agent::{AgentSpec, ListedTool, McpSpec};
+use logreel_agent::{AgentSpec, Agents, ListedTool, McpSpec};
 use serde_json::{Value, json};
 
 use crate::output::{Output, Paint};
 use crate::table::{self, Cell, Column, left};
-use crate::{agents, text};
+use crate::text;
 
 const COLUMNS: &[Column] = &[
     left("TOOL", 40),
@@ -17,9 +17,9 @@ const COLUMNS: &[Column] = &[
     left("POLICY", usize::MAX),
 ];
 
-pub fn run(agent: &AgentSpec, out: &mut Output) -> anyhow::Result<u8> {
+pub fn run(agent: &AgentSpec, agents: &Agents, out: &mut Output) -> anyhow::Result<u8> {
     if out.json {
-        let mut shown = of_agent(agent);
+        let mut shown = of_agent(agent, agents);
         shown["variables"] = variables(agent.variables())
             .map(|(name, set)| json!({"name": name, "set": set}))
             .collect();
@@ -28,7 +28,7 @@ pub fn run(agent: &AgentSpec, out: &mut Output) -> anyhow::Result<u8> {
     }
     let name = out.paint(Paint::Strong, &text::one_line(&agent.name));
     out.line(format!("{name}  agent  {}", agent.digest()))?;
-    print(agent, "  ", out)?;
+    print(agent, agents, "  ", out)?;
     for (name, set) in variables(agent.variables()) {
         out.line(variable(&name, set, out))?;
     }
@@ -51,8 +51,8 @@ pub fn variable(name: &str, set: bool, out: &Output) -> String {
     format!("${name} {is}")
 }
 
-fn print(agent: &AgentSpec, indent: &str, out: &mut Output) -> anyhow::Result<()> {
-    for line in about(agent) {
+fn print(agent: &AgentSpec, agents: &Agents, indent: &str, out: &mut Output) -> anyhow::Result<()> {
+    for line in about(agent, agents) {
         let line = text::fit(&format!("{indent}{line}"), out.line_width());
         out.line(line)?;
     }
@@ -107,8 +107,8 @@ fn print_tools(tools: &[ListedTool], indent: &str, out: &mut Output) -> anyhow::
 }
 
 /// Everything but the tools, a line each.
-fn about(agent: &AgentSpec) -> Vec<String> {
-    let price = match (agent.script.as_ref(), agents::is_priced(&agent.model)) {
+fn about(agent: &AgentSpec, agents: &Agents) -> Vec<String> {
+    let price = match (agent.script.as_ref(), agents.is_priced(&agent.model)) {
         (Some(script), _) => text::count(script.len() as u64, "answer"),
         (None, true) => "price known".to_owned(),
         (None, false) => "price unknown".to_owned(),
@@ -177,7 +177,7 @@ fn limits(budget: &Budget) -> Option<String> {
     (!limits.is_empty()).then(|| limits.join(", "))
 }
 
-fn of_agent(agent: &AgentSpec) -> Value {
+fn of_agent(agent: &AgentSpec, agents: &Agents) -> Value {
     let tools = agent.listed_tools().into_iter().map(|tool| {
         let arguments = tool.arguments.iter();
         let arguments = arguments.map(|(policy, it)| json!({"pattern": it, "policy": policy}));
@@ -202,13 +202,13 @@ fn of_agent(agent: &AgentSpec) -> Value {
         json!({"name": name, "command": command, "url": server.url})
     });
     let inside = agent.agents.iter().map(|(name, inside)| {
-        json!({"name": name, "description": inside.description, "agent": of_agent(&inside.spec)})
+        json!({"name": name, "description": inside.description, "agent": of_agent(&inside.spec, agents)})
     });
     json!({
         "name": agent.name,
         "spec_digest": agent.digest(),
         "model": agent.model,
-        "price_known": agent.is_priced(&agents::is_priced),
+        "price_known": agent.is_priced(&|model| agents.is_priced(model)),
         "plan": agent.plan,
         "max_turns": agent.turns_max(),
         "verify_rounds": agent.verify_rounds_max(),

@@ -14,7 +14,7 @@ use crate::output::Output;
 use crate::signals::Signals;
 use crate::spec::Spec;
 use crate::store::{Acting, Missing, Place};
-use crate::{agents, ask, changed, git, input, name, said, spec, text};
+use crate::{ask, changed, git, input, name, said, spec, text};
 
 /// How many writes a person is shown.
 const SHOWN: usize = 20;
@@ -170,8 +170,11 @@ async fn under(
         _ => None,
     };
     let other = match (&args.spec, &stored) {
-        (Some(file), Some(stored)) => Some(spec::read_again(file, stored)?),
-        (Some(file), None) => Some(spec::read(file, &logreel_agent::Overrides::default())?),
+        (Some(file), Some(stored)) => Some(spec::read_again(file, stored, &acting.agents)?),
+        (Some(file), None) => {
+            let overrides = logreel_agent::Overrides::default();
+            Some(spec::read(file, &overrides, &acting.agents)?)
+        }
         (None, _) => None,
     };
     let mut fork = match &args.spec {
@@ -185,7 +188,7 @@ async fn under(
     };
     let agent = match (&args.model, agent.as_ref().or(stored.as_ref())) {
         (Some(model), Some(on)) => {
-            let on = on.on_model(model, &agents::is_priced);
+            let on = acting.agents.on_model(on, model);
             Some(on.map_err(|problems| spec::invalid(&problems))?)
         }
         _ => agent,

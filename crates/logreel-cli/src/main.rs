@@ -136,7 +136,7 @@ async fn act(cli: Cli) -> anyhow::Result<u8> {
         Verb::Signal(args) => signal::run(args, &place, &mut out).await,
         Verb::Resolve(args) => resolve::run(args, &place, &mut out).await,
         Verb::Worker(args) => worker::run(args, &place, &mut out).await,
-        Verb::Check(args) => check::run(args, &mut out),
+        Verb::Check(args) => check::run(args, &place, &mut out),
         Verb::Init => init::run(&place, &mut out).await,
         Verb::DriveDetached(args) => detach::run(args, &place, &mut out).await,
         Verb::Ls(args) => ls::run(args, &place, &mut out).await,

@@ -17,7 +17,7 @@ pub struct Args {
 }
 
 pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
-    let opened = place.open().await?;
+    let opened = place.speak().await?;
     let run = name::resolve(&opened.store, &args.run).await?;
     let outcome = opened.engine.pause(&run, args.reason).await?;
     let entry = opened.store.entry(&run).await?;

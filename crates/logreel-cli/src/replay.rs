@@ -7,7 +7,7 @@ use logreel::core::event::{RunKind, RunStarted};
 use logreel::{
     Body, Difference, Digest, Engine, ErrorKind, Replayed, ReplayedSpec, RunId, RunStore, Seq,
 };
-use logreel_agent::{AgentSpec, Overrides};
+use logreel_agent::{AgentSpec, Agents, Overrides};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -62,7 +62,8 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
         (None, true) => Under::Stored,
         (None, false) => Under::Recorded,
     };
-    let (spec_file, replayed) = replay(&acting.engine, &*acting.store, run, under).await?;
+    let (spec_file, replayed) =
+        replay(&acting.engine, &*acting.store, &acting.agents, run, under).await?;
     let result = Result {
         run,
         spec_file,
@@ -85,6 +86,7 @@ impl Result {
 pub async fn replay(
     engine: &Engine,
     store: &dyn RunStore,
+    agents: &Agents,
     run: RunId,
     under: Under<'_>,
 ) -> anyhow::Result<(Option<PathBuf>, Replayed)> {
@@ -101,7 +103,7 @@ pub async fn replay(
     let replay = engine.replay(run);
     let replay = match &file {
         None => replay,
-        Some(file) => match present(engine, &started, run, file).await? {
+        Some(file) => match present(engine, agents, &started, run, file).await? {
             Spec::Workflow(workflow) => replay.under(&workflow),
             Spec::Agent(agent) => replay.under_agent(&agent.to_json()),
         },
@@ -123,6 +125,7 @@ async fn started(store: &dyn RunStore, run: RunId) -> anyhow::Result<RunStarted>
 /// What the file says now, read as it was when the run was started with it.
 async fn present(
     engine: &Engine,
+    agents: &Agents,
     started: &RunStarted,
     run: RunId,
     file: &Path,
@@ -130,10 +133,10 @@ async fn present(
     if started.kind == RunKind::Agent {
         let stored = engine.stored_spec(&run).await?.to_value();
         if let Ok(stored) = AgentSpec::from_json(&stored) {
-            return Ok(spec::read_again(file, &stored)?);
+            return Ok(spec::read_again(file, &stored, agents)?);
         }
     }
-    Ok(spec::read(file, &Overrides::default())?)
+    Ok(spec::read(file, &Overrides::default(), agents)?)
 }
 
 /// A result as a line of JSON.

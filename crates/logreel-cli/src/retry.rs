@@ -12,7 +12,7 @@ use crate::error::Failure;
 use crate::output::Output;
 use crate::signals::Signals;
 use crate::store::{Acting, Missing, Place};
-use crate::{agents, changed, git, input, name, record, spec};
+use crate::{changed, git, input, name, record, spec};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -99,7 +99,7 @@ async fn on_model(acting: &Acting, run: &RunId, model: &str) -> anyhow::Result<V
     }
     let stored = acting.engine.stored_spec(run).await?;
     let stored = AgentSpec::from_json(&stored.to_value())?;
-    let other = stored.on_model(model, &agents::is_priced);
+    let other = acting.agents.on_model(&stored, model);
     let other = other.map_err(|problems| spec::invalid(&problems))?;
     Ok(other.to_json())
 }

@@ -12,7 +12,7 @@ use crate::output::Output;
 use crate::signals::Signals;
 use crate::spec::Spec;
 use crate::store::{Acting, Missing, Place};
-use crate::{detach, git, input, ls, spec};
+use crate::{agents, detach, git, input, ls, spec};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -96,7 +96,8 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
         allow: args.allow.clone(),
         no_ask: args.no_ask,
     };
-    let spec = spec::read(&args.spec, &overrides)?;
+    let agents = agents::agents(&place.settings()?);
+    let spec = spec::read(&args.spec, &overrides, &agents)?;
     let (file, folder) = spec::place(&args.spec)?;
     let folder = match (&args.dir, &spec) {
         (Some(said), _) => spec::folder(said)?,

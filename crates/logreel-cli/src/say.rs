@@ -24,7 +24,7 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     if args.text.trim().is_empty() {
         return Err(Failure::new(ErrorKind::Usage, "there is nothing to say").into());
     }
-    let opened = place.open().await?;
+    let opened = place.speak().await?;
     let run = name::resolve(&opened.store, &args.run).await?;
     let request_id = args.request_id.as_deref();
     let said = opened

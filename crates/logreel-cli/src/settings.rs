@@ -22,10 +22,7 @@ const FILE: &str = "config.toml";
 
 /// What the files say.
 #[derive(Debug, Clone, Default, PartialEq)]
-#[allow(
-    dead_code,
-    reason = "nothing asks for `model` yet, and `prune`, which asks for `retention`, comes later"
-)]
+#[allow(dead_code, reason = "`prune`, which asks for `retention`, comes later")]
 pub struct Settings {
     /// The model of an agent that names none.
     pub model: Option<String>,

@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 
 use logreel::workflow::{Problems, Workflow};
 use logreel::{Digest, Engine, Error, ErrorKind, ResumeOutcome, RunId};
-use logreel_agent::{AgentSpec, Overrides, SpecKind};
+use logreel_agent::{AgentSpec, Agents, Overrides, SpecKind};
 
-use crate::agents;
 use crate::error::Failure;
 
 /// What a spec file specifies.
@@ -33,7 +32,7 @@ impl Spec {
 }
 
 /// What is in this file, with what was said beside it; only an agent takes that.
-pub fn read(path: &Path, overrides: &Overrides) -> Result<Spec, Failure> {
+pub fn read(path: &Path, overrides: &Overrides, agents: &Agents) -> Result<Spec, Failure> {
     let kind = SpecKind::of_file(path).map_err(|problem| {
         let hint = "`logreel init` writes an example";
         Failure::new(ErrorKind::Invalid, problem.to_string()).hint(hint)
@@ -45,21 +44,22 @@ pub fn read(path: &Path, overrides: &Overrides) -> Result<Spec, Failure> {
                 return Err(Failure::new(ErrorKind::Usage, message)
                     .hint("say it in the files of the agents that its steps name"));
             }
-            Workflow::read_with(path, &*agents::reader())
+            Workflow::read_with(path, agents)
                 .map(Spec::Workflow)
                 .map_err(|problems| invalid(&problems))
         }
-        SpecKind::Agent => AgentSpec::read_with_overrides(path, overrides, &agents::is_priced)
+        SpecKind::Agent => agents
+            .read(path, overrides)
             .map(|agent| Spec::Agent(Box::new(agent)))
             .map_err(|problems| invalid(&problems)),
     }
 }
 
 /// What is in this file now, read as it was when a run was started with `stored`.
-pub fn read_again(path: &Path, stored: &AgentSpec) -> Result<Spec, Failure> {
+pub fn read_again(path: &Path, stored: &AgentSpec, agents: &Agents) -> Result<Spec, Failure> {
     match SpecKind::of_file(path) {
-        Ok(SpecKind::Agent) => stored
-            .read_again(path, &agents::is_priced)
+        Ok(SpecKind::Agent) => agents
+            .read_again(stored, path)
             .map(|agent| Spec::Agent(Box::new(agent)))
             .map_err(|problems| invalid(&problems)),
         Ok(SpecKind::Workflow) => {

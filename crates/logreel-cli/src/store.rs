@@ -11,6 +11,7 @@ use std::sync::Arc;
 use logreel::store::SystemEnv;
 use logreel::store::sqlite::Options;
 use logreel::{Builder, Engine, ErrorKind, MemoryStore, RunStore, SqliteStore};
+use logreel_agent::Agents;
 
 use crate::agents;
 use crate::error::Failure;
@@ -38,6 +39,8 @@ pub struct Acting {
     pub engine: Engine,
     /// The store's file; `None` in memory.
     pub path: Option<PathBuf>,
+    /// Who reads agents' files, as the settings want it.
+    pub agents: Agents,
 }
 
 /// What a verb that drives may find.
@@ -74,6 +77,14 @@ impl Place {
         let builder = Engine::builder().store(Arc::new(store.clone()));
         let engine = settings.build(builder).build().await?;
         Ok(Opened { store, engine })
+    }
+
+    /// Opens the store to say something to its runs: what is said is recorded without secrets.
+    pub async fn speak(&self) -> anyhow::Result<Opened> {
+        let opened = self.open().await?;
+        let agents = agents::agents(&self.settings()?);
+        opened.engine.drive_agents(Arc::new(agents));
+        Ok(opened)
     }
 
     /// Opens the store to drive runs on it; `dir` replaces the folder that they recorded.
@@ -122,14 +133,39 @@ impl Place {
             (Arc::new(store), Some(path))
         };
         let builder = Engine::builder().store(Arc::clone(&store));
-        let builder = builder.any_workflow().agents(agents::agents(&settings));
+        let agents = agents::agents(&settings);
+        let builder = builder.any_workflow().agents(Arc::new(agents.clone()));
         let builder = settings.build(builder);
         let engine = with(builder).build().await?;
         Ok(Acting {
             store,
             engine,
             path,
+            agents,
         })
+    }
+
+    /// What the settings are for the store here, or for the one that would be made.
+    pub fn settings(&self) -> Result<Settings, Failure> {
+        if self.is_memory() {
+            return Settings::load(None);
+        }
+        let found = match &self.0 {
+            Some(said) => named(said)?,
+            None => match self.find() {
+                Ok(found) => found,
+                Err(_) => self.would_make()?,
+            },
+        };
+        Settings::load(Some(&found))
+    }
+
+    /// The store that would be made: at the git root, else here.
+    fn would_make(&self) -> Result<PathBuf, Failure> {
+        let here = here()?;
+        let home = std::env::var_os("HOME").map(PathBuf::from);
+        let root = git_root(&here, home.as_deref()).unwrap_or(&here);
+        Ok(root.join(FOLDER).join(FILE))
     }
 
     /// Where the store is, or where it will be: then its folder is made.
@@ -138,16 +174,13 @@ impl Place {
             return named(said);
         }
         self.find().or_else(|_| {
-            let here = here()?;
-            let home = std::env::var_os("HOME").map(PathBuf::from);
-            let folder = git_root(&here, home.as_deref())
-                .unwrap_or(&here)
-                .join(FOLDER);
-            make_folder(&folder).map_err(|error| {
+            let store = self.would_make()?;
+            let folder = store.parent().unwrap_or(Path::new("."));
+            make_folder(folder).map_err(|error| {
                 let message = format!("{} cannot be made: {error}", folder.display());
                 Failure::new(ErrorKind::Unavailable, message)
             })?;
-            Ok(folder.join(FILE))
+            Ok(store)
         })
     }
 

@@ -17,7 +17,7 @@ use common::project::Project;
 use logreel::core::event::Budget;
 use logreel::workflow::Problems;
 use logreel::{Agents, Ctx, Driving, Engine, Json, RunId};
-use logreel_agent::{AgentSpec, Overrides};
+use logreel_agent::{AgentSpec, Beside, Overrides};
 use serde_json::{Value, json};
 
 const FIXER: &str = r#"
@@ -124,7 +124,7 @@ impl Agents for Queues {
 /// A run of the agent in a file that nobody has begun to drive.
 fn queued(project: &Project, file: &str, overrides: &Overrides) -> RunId {
     let path = project.path(file).canonicalize().unwrap();
-    let spec = AgentSpec::read_with_overrides(&path, overrides, &|_| true).unwrap();
+    let spec = AgentSpec::read_with_overrides(&path, overrides, Beside::prices(&|_| true)).unwrap();
     project.run(&["init"]);
     common::runtime().block_on(async {
         let builder = Engine::builder().sqlite(project.path(".logreel/runs.db"));

@@ -121,3 +121,43 @@ fn a_hook_hears_each_event_once_whoever_appended_it() {
         }
     }
 }
+
+#[test]
+fn the_model_and_the_prices_of_the_settings_are_those_of_agents() {
+    let project = project("");
+    project.write("a.jsonl", "{\"text\": \"done\"}\n");
+    project.write("a.toml", "name = \"a\"\nsystem = \"Be brief.\"\n");
+    let ran = project.run(&["run", "a.toml", "go"]);
+    assert_eq!(ran.code, 2, "{}", ran.err);
+    assert!(ran.err.contains("model: is missing"), "{}", ran.err);
+    project.write(".logreel/config.toml", "model = \"scripted/a.jsonl\"\n");
+    let ran = project.run(&["run", "a.toml", "go"]);
+    assert_eq!((ran.code, ran.out.as_str()), (0, "done\n"), "{}", ran.err);
+    let shown = project.json(&["show", "@last"]);
+    assert_eq!(shown["provenance"]["models"][0], "scripted/a.jsonl");
+
+    let unpriced = "name = \"b\"\nmodel = \"ollama/llama\"\n";
+    project.write("b.toml", unpriced);
+    project.write("limited.toml", &format!("{unpriced}[budget]\nusd = 1.0\n"));
+    let step = "name = \"w\"\n[budget]\nusd = 1.0\n[[step]]\nid = \"ask\"\nagent = \"b.toml\"\n";
+    project.write("steps.toml", step);
+    for (verb, file) in [
+        ("check", "limited.toml"),
+        ("check", "steps.toml"),
+        ("run", "steps.toml"),
+    ] {
+        let ran = project.run(&[verb, file]);
+        assert_eq!(ran.code, 2, "{verb} {file}: {}{}", ran.out, ran.err);
+        assert!(
+            ran.err.contains("ollama/llama has no known price"),
+            "{}",
+            ran.err
+        );
+    }
+    let prices = "[prices]\n\"ollama/llama\" = { input = 1.0, output = 2.0 }\n";
+    project.write(".logreel/config.toml", prices);
+    for file in ["limited.toml", "steps.toml"] {
+        let ran = project.run(&["check", file]);
+        assert_eq!(ran.code, 0, "{file}: {}", ran.err);
+    }
+}

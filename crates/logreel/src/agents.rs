@@ -24,6 +24,15 @@ use crate::stream_step::Understands;
 /// A drive of an agent's run, until it has an output, fails or is dropped.
 pub type Driving = Pin<Box<dyn Future<Output = Result<Json, TaskError>> + Send>>;
 
+/// Models and tools that a spec names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Named {
+    /// Models, each once.
+    pub models: Vec<String>,
+    /// Tools, each once.
+    pub tools: Vec<String>,
+}
+
 /// Reads and drives agents. Given to [`crate::Builder::agents`].
 pub trait Agents: Send + Sync {
     /// The spec of the agent in a file, with every file it names inside it: a JSON object with a
@@ -35,6 +44,17 @@ pub trait Agents: Send + Sync {
 
     /// The limits it asks for.
     fn budget(&self, spec: &Value) -> Budget;
+
+    /// A model of it, or of the agents inside it, whose price is not known: no limit in dollars can be
+    /// kept then.
+    fn unpriced(&self, _spec: &Value) -> Option<String> {
+        None
+    }
+
+    /// What it and the agents inside it name, for the record.
+    fn named(&self, _spec: &Value) -> Named {
+        Named::default()
+    }
 
     /// Takes secrets out of what a person says to a run, of an agent with this spec or of something else,
     /// and counts them.

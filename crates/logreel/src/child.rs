@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use logreel_core::decide::plain_wait;
 use logreel_core::event::{
-    ChildFinished, ChildStarted, Effect, OnDeadline, Parent, Relation, RunKind, RunStarted,
-    StepFailed, StepFinished, TerminalStatus, Used, WaitEnded, WaitKind, WaitOutcome, WaitStarted,
+    ChildFinished, ChildStarted, Effect, OnDeadline, Parent, Provenance, Relation, RunKind,
+    RunStarted, StepFailed, StepFinished, TerminalStatus, Used, WaitEnded, WaitKind, WaitOutcome,
+    WaitStarted,
 };
 use logreel_core::row::{End, Ended, OpenWait};
 use logreel_core::{
@@ -165,6 +166,7 @@ async fn create(ctx: &Ctx, id: RunId, seq: Seq, child: &Child<'_>) -> Result<(),
     let (journal, engine) = (&ctx.0.journal, &ctx.0.engine);
     let (input, input_blob) = Payload::of(child.input.clone());
     let (spec, spec_blob) = Payload::of(child.program.spec.clone());
+    let named = engine.named_in(child.program);
     let started = journal.with_state(|state| RunStarted {
         agent: Arc::clone(&child.program.name),
         budget: budget::moved_to(&state.row, &id),
@@ -182,7 +184,11 @@ async fn create(ctx: &Ctx, id: RunId, seq: Seq, child: &Child<'_>) -> Result<(),
             run: journal.run,
             seq,
         }),
-        provenance: engine.provenance(),
+        provenance: Provenance {
+            models: named.models,
+            tools: named.tools,
+            ..engine.provenance()
+        },
         session: None,
         spec,
         spec_digest: child.program.spec_digest,

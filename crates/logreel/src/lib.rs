@@ -82,7 +82,7 @@ pub mod workflow;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use agents::{AgentRuns, Agents, Driving};
+pub use agents::{AgentRuns, Agents, Driving, Named};
 pub use answer::Answer;
 pub use call::{CallOutcome, Recorded, ToolCall};
 pub use cancel::CancelOutcome;

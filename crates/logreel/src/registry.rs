@@ -12,7 +12,7 @@ use logreel_store::{Claimable, Entry, RunStore};
 use serde_json::Value;
 
 use crate::Error;
-use crate::agents::Agents;
+use crate::agents::{Agents, Named};
 use crate::engine::{Engine, Inner};
 use crate::program::Program;
 use crate::record::Recordings;
@@ -236,10 +236,45 @@ impl Inner {
             return None;
         }
         match (&program.workflow, program.kind) {
-            (Some(workflow), _) => self.workflow_lacks(workflow),
-            (None, RunKind::Agent) => self.agent_lacks(&program.spec.to_value()),
+            (Some(workflow), _) => {
+                let unpriced = || workflow.unpriced(self.registry.agents()?);
+                self.workflow_lacks(workflow).or_else(unpriced)
+            }
+            (None, RunKind::Agent) => {
+                let spec = program.spec.to_value();
+                let is_limited = program.budget.usd_micros.is_some();
+                let agents = self.registry.agents().filter(|_| is_limited);
+                let unpriced = || agents.and_then(|agents| agents.unpriced(&spec));
+                let lacks = self.agent_lacks(&spec);
+                lacks.or_else(|| unpriced().map(|model| no_price(&model)))
+            }
             (None, _) => None,
         }
+    }
+
+    /// What the program names, for the record.
+    pub(crate) fn named_in(&self, program: &Program) -> Named {
+        let mut named = Named::default();
+        let Some(agents) = self.registry.agents() else {
+            return named;
+        };
+        let mut add = |spec: &Value| {
+            let more = agents.named(spec);
+            for (all, more) in [
+                (&mut named.models, more.models),
+                (&mut named.tools, more.tools),
+            ] {
+                let new = more.into_iter().filter(|it| !all.contains(it));
+                let new: Vec<String> = new.collect();
+                all.extend(new);
+            }
+        };
+        match (&program.workflow, program.kind) {
+            (Some(workflow), _) => workflow.each_agent(&mut |_, spec| add(spec)),
+            (None, RunKind::Agent) => add(&program.spec.to_value()),
+            (None, _) => {}
+        }
+        named
     }
 
     fn agent_lacks(&self, spec: &Value) -> Option<String> {
@@ -316,6 +351,10 @@ impl Inner {
     pub(crate) async fn stored_spec(&self, entry: &Entry) -> Result<Json, Error> {
         stored_spec(&*self.store, entry.row.run, entry.row.facts.spec_digest).await
     }
+}
+
+pub(crate) fn no_price(model: &str) -> String {
+    format!("{model} has no known price, so a limit in dollars cannot be kept; set one in `prices`")
 }
 
 /// The spec with this digest, from the run's log.

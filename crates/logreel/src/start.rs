@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use logreel_core::event::{Git, Relation, RunStarted};
+use logreel_core::event::{Git, Provenance, Relation, RunStarted};
 use logreel_core::{Digest, Json, Payload, RunId, Seq, Session, Status};
 use logreel_store::{CreateError, Created, Entry, Filter, NewRun, OwnerId};
 use serde::de::DeserializeOwned;
@@ -145,6 +145,7 @@ impl<O: DeserializeOwned> Start<O> {
             return Err(Error::Lacks { name, what });
         }
         let input = engine.redaction(&self.def).json(input);
+        let named = engine.named_in(&self.def);
         let (input, input_blob) = Payload::of(input);
         let (spec, spec_blob) = Payload::of(self.def.spec.clone());
         let started = RunStarted {
@@ -160,7 +161,11 @@ impl<O: DeserializeOwned> Start<O> {
             labels: self.labels,
             limit: self.def.limit.clone(),
             parent: None,
-            provenance: engine.provenance(),
+            provenance: Provenance {
+                models: named.models,
+                tools: named.tools,
+                ..engine.provenance()
+            },
             session: session.clone(),
             spec,
             spec_digest: self.def.spec_digest,

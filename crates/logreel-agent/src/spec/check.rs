@@ -10,8 +10,8 @@ use logreel::workflow::schema::Schema;
 use regex::Regex;
 use serde_json::Value;
 
+use super::beside::{Beside, Priced};
 use super::listing::{BUILT_IN, fits};
-use super::read::Priced;
 use super::{AgentSpec, McpSpec};
 
 /// Who answers.
@@ -29,8 +29,12 @@ const TAKEN: [&str; 3] = ["fs", "http", "plan"];
 
 /// Tells what is wrong with a spec that was read from this sheet. What could not be read is not told
 /// again.
-pub(super) fn check(spec: &AgentSpec, sheet: &mut Sheet, priced: Priced<'_>) {
-    let mut check = Check { spec, sheet };
+pub(super) fn check(spec: &AgentSpec, sheet: &mut Sheet, beside: Beside<'_>) {
+    let mut check = Check {
+        spec,
+        sheet,
+        beside,
+    };
     check.model();
     check.plain();
     check.names();
@@ -40,7 +44,7 @@ pub(super) fn check(spec: &AgentSpec, sheet: &mut Sheet, priced: Priced<'_>) {
     check.own_tools();
     check.servers();
     check.environment("", &spec.env, &spec.env_from);
-    check.prices(priced);
+    check.prices();
 }
 
 /// The provider of a model.
@@ -48,15 +52,19 @@ pub(super) fn provider(model: &str) -> &str {
     model.split_once('/').map_or("", |(provider, _)| provider)
 }
 
-/// Refuses what is no `PROVIDER/MODEL`.
-pub(super) fn model(model: &str) -> Result<(), String> {
+/// Refuses what is no `PROVIDER/MODEL` and no model of the program's own.
+pub(super) fn model(model: &str, own: &[String]) -> Result<(), String> {
     match model.split_once('/') {
+        _ if own.iter().any(|own| own == model) => Ok(()),
         Some((provider, name)) if PROVIDERS.contains(&provider) && !name.trim().is_empty() => {
             Ok(())
         }
         _ => Err(format!(
-            "expected PROVIDER/MODEL with a provider of {}, got {model:?}",
-            PROVIDERS.join(", ")
+            "expected PROVIDER/MODEL with a provider of {}{}, got {model:?}",
+            PROVIDERS.join(", "),
+            own.iter()
+                .map(|own| format!(", or {own}"))
+                .collect::<String>()
         )),
     }
 }
@@ -98,6 +106,7 @@ pub(super) fn unpriced(model: &str) -> String {
 struct Check<'a> {
     spec: &'a AgentSpec,
     sheet: &'a mut Sheet,
+    beside: Beside<'a>,
 }
 
 impl Check<'_> {
@@ -110,7 +119,7 @@ impl Check<'_> {
     fn model(&mut self) {
         let spec = self.spec;
         if !spec.model.trim().is_empty() {
-            self.tell("model", model(&spec.model));
+            self.tell("model", model(&spec.model, self.beside.models));
         }
         let is_scripted = provider(&spec.model) == "scripted";
         if let Some(url) = &spec.base_url {
@@ -194,6 +203,10 @@ impl Check<'_> {
                 let message = "is the name of a built-in tool; expected another";
                 self.sheet.complain(&key, message);
             }
+            if self.beside.tools.contains(name) {
+                let message = "is the name of a tool of this program; expected another";
+                self.sheet.complain(&key, message);
+            }
             if let Some(other) = seen.insert(name, kind) {
                 let message = format!("there is `[{other}.{name}]` too; expected another name");
                 self.sheet.complain(&key, message);
@@ -211,7 +224,9 @@ impl Check<'_> {
                 continue;
             }
             let is_built_in = BUILT_IN.iter().any(|(built_in, _)| built_in == name);
-            if is_built_in || spec.tool.contains_key(name) || spec.agents.contains_key(name) {
+            let is_own = self.beside.tools.contains(name);
+            let is_named = spec.tool.contains_key(name) || spec.agents.contains_key(name);
+            if is_built_in || is_own || is_named {
                 continue;
             }
             match name.split_once('.') {
@@ -231,6 +246,7 @@ impl Check<'_> {
     fn known(&self) -> String {
         let spec = self.spec;
         let mut known: Vec<String> = BUILT_IN.iter().map(|(name, _)| (*name).into()).collect();
+        known.extend(self.beside.tools.iter().cloned());
         known.extend(spec.tool.keys().chain(spec.agents.keys()).cloned());
         known.extend(spec.mcp.keys().map(|server| format!("{server}.TOOL")));
         known.join(", ")
@@ -256,6 +272,7 @@ impl Check<'_> {
         let (tool, _) = split(pattern);
         let server = tool.split_once('.').map_or(tool, |(server, _)| server);
         let is_known = BUILT_IN.iter().any(|(name, _)| fits(tool, name))
+            || self.beside.tools.iter().any(|name| fits(tool, name))
             || spec.tool.keys().any(|name| fits(tool, name))
             || spec.agents.keys().any(|name| fits(tool, name))
             || spec.mcp.keys().any(|name| fits(server, name));
@@ -362,16 +379,17 @@ impl Check<'_> {
     }
 
     /// A limit in dollars counts for the agents inside too.
-    fn prices(&mut self, priced: Priced<'_>) {
-        let spec = self.spec;
+    fn prices(&mut self) {
+        let (spec, priced) = (self.spec, self.beside.priced);
         if spec.budget.usd_micros.is_none() {
             return;
         }
-        if model(&spec.model).is_ok() && !is_priced(&spec.model, priced) {
+        let is_model = model(&spec.model, self.beside.models).is_ok();
+        if is_model && !is_priced(&spec.model, priced) {
             self.sheet.complain("budget.usd", unpriced(&spec.model));
         }
         for (name, agent) in &spec.agents {
-            if let Some(model) = unpriced_in(&agent.spec, priced) {
+            if let Some(model) = agent.spec.unpriced_model(priced) {
                 let key = format!("agents.{name}.spec");
                 self.sheet.complain(&key, unpriced(model));
             }
@@ -381,11 +399,38 @@ impl Check<'_> {
 
 const KEY_OF_MODEL: &str = "holds the model's key (`api_key_env`), which its commands never get";
 
-/// A model in the tree whose price is not known.
-fn unpriced_in<'s>(spec: &'s AgentSpec, priced: Priced<'_>) -> Option<&'s str> {
-    if model(&spec.model).is_ok() && !is_priced(&spec.model, priced) {
-        return Some(&spec.model);
+impl AgentSpec {
+    /// A model of it, or of the agents inside it, whose price is not known.
+    pub fn unpriced_model(&self, priced: Priced<'_>) -> Option<&str> {
+        // What is no model at all was told of.
+        if !self.model.trim().is_empty() && !is_priced(&self.model, priced) {
+            return Some(&self.model);
+        }
+        let mut agents = self.agents.values();
+        agents.find_map(|agent| agent.spec.unpriced_model(priced))
     }
-    let mut agents = spec.agents.values();
-    agents.find_map(|agent| unpriced_in(&agent.spec, priced))
+
+    /// The models of it and of the agents inside it, each once, its own first.
+    pub fn models(&self) -> Vec<String> {
+        let mut all = vec![self.model.clone()];
+        for agent in self.agents.values() {
+            all.extend(agent.spec.models());
+        }
+        each_once(all)
+    }
+
+    /// The tools that it and the agents inside it may call, as their files name them, each once.
+    pub fn named_tools(&self) -> Vec<String> {
+        let mut all = self.tools.clone();
+        for agent in self.agents.values() {
+            all.extend(agent.spec.named_tools());
+        }
+        each_once(all)
+    }
+}
+
+fn each_once(mut all: Vec<String>) -> Vec<String> {
+    let mut seen = HashSet::new();
+    all.retain(|it| seen.insert(it.clone()));
+    all
 }

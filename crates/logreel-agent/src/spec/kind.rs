@@ -4,12 +4,25 @@ use std::path::Path;
 
 use logreel::spec_file::{Format, Is, Node, OpenFiles, Problem};
 
+/// Keys that no workflow has.
+const ONLY_OF_AGENTS: [&str; 9] = [
+    "system",
+    "system_file",
+    "tools",
+    "tool",
+    "agents",
+    "mcp",
+    "policy",
+    "max_turns",
+    "verify",
+];
+
 /// What a spec file specifies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpecKind {
     /// It has steps.
     Workflow,
-    /// It has a model.
+    /// It has a model, or what only an agent has.
     Agent,
 }
 
@@ -26,9 +39,12 @@ impl SpecKind {
             return Err(Problem::of_file(name, message));
         };
         let has = |key: &str| fields.iter().any(|field| field.name == key);
+        // The model may be in the settings.
+        let is_agent = ONLY_OF_AGENTS.into_iter().any(has);
         match (has("step"), has("model")) {
             (true, false) => Ok(Self::Workflow),
             (false, true) => Ok(Self::Agent),
+            (false, false) if is_agent => Ok(Self::Agent),
             (true, true) => Err(Problem {
                 line: node.lines().get("model").copied(),
                 key: "model".to_owned(),

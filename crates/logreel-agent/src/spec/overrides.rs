@@ -7,7 +7,8 @@ use logreel::spec_file::{Problem, Problems};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::read::{Priced, Unread, script_of};
+use super::beside::Beside;
+use super::read::{Unread, script_of};
 use super::{AgentSpec, check, is_default};
 
 /// What replaces or adds to what a file says.
@@ -37,11 +38,11 @@ impl Overrides {
         *self == Self::default()
     }
 
-    pub(super) fn read(&self) -> Result<Replaced<'_>, Problems> {
+    pub(super) fn read(&self, beside: Beside<'_>) -> Result<Replaced<'_>, Problems> {
         let mut problems = Vec::new();
         let mut script = None;
         if let Some(model) = &self.model {
-            match check::model(model) {
+            match check::model(model, beside.models) {
                 Err(message) => problems.push(of_flag("--model", message)),
                 Ok(()) => match read_script(model) {
                     Ok(read) => script = read,
@@ -75,22 +76,27 @@ impl Replaced<'_> {
 impl AgentSpec {
     /// The file as it is now, with what was said beside it when `self` was read from it: equal to
     /// `self` when nothing changed.
-    pub fn read_again(&self, path: impl AsRef<Path>, priced: Priced<'_>) -> Result<Self, Problems> {
+    pub fn read_again(&self, path: impl AsRef<Path>, beside: Beside<'_>) -> Result<Self, Problems> {
         let replaced = Replaced {
             said: &self.overrides,
             // The answers of another model are no part of the file.
             script: self.overrides.model.as_ref().and(self.script.clone()),
         };
-        Self::read_replaced(path.as_ref(), &replaced, priced)
+        // A file that names none goes on with what it was started with, whatever the settings say now.
+        let beside = Beside {
+            model: Some(&self.model),
+            ..beside
+        };
+        Self::read_replaced(path.as_ref(), &replaced, beside)
     }
 
     /// The same agent on another model, `scripted/FILE` relative to the current folder.
-    pub fn on_model(&self, model: &str, priced: Priced<'_>) -> Result<Self, Problems> {
-        check::model(model).map_err(|message| of_flag("--model", message))?;
+    pub fn on_model(&self, model: &str, beside: Beside<'_>) -> Result<Self, Problems> {
+        check::model(model, beside.models).map_err(|message| of_flag("--model", message))?;
         let mut spec = self.clone();
         spec.replace_model(model.to_owned(), read_script(model)?);
         spec.overrides.model = Some(model.to_owned());
-        if spec.budget.usd_micros.is_some() && !check::is_priced(model, priced) {
+        if spec.budget.usd_micros.is_some() && !check::is_priced(model, beside.priced) {
             return Err(of_flag("--model", check::unpriced(model)).into());
         }
         Ok(spec)

@@ -12,14 +12,12 @@ use logreel::spec_file::{Format, Is, Keys, Node, OpenFiles, Problem, Problems, S
 use logreel::workflow::BudgetSpec;
 use serde_json::{Map, Value};
 
+use super::beside::Beside;
 use super::check;
 use super::overrides::{Overrides, Replaced};
 use super::{
     AgentSpec, CommandTool, ContextSpec, McpSpec, PolicyDefault, PolicySpec, SubAgent, VerifySpec,
 };
-
-/// Whether the price of a model is known, by its full name.
-pub type Priced<'a> = &'a (dyn Fn(&str) -> bool + 'a);
 
 /// Agents inside agents: what is stored must be readable again.
 const DEPTH_MAX: usize = 16;
@@ -32,27 +30,28 @@ const EFFECTS: [(&str, Effect); 3] = [
 
 impl AgentSpec {
     /// Reads a file, and every file it names.
-    pub fn read(path: impl AsRef<Path>, priced: Priced<'_>) -> Result<Self, Problems> {
-        Self::read_with_overrides(path, &Overrides::default(), priced)
+    pub fn read(path: impl AsRef<Path>, beside: Beside<'_>) -> Result<Self, Problems> {
+        Self::read_with_overrides(path, &Overrides::default(), beside)
     }
 
     /// Reads a file, and every file it names, with what a person said beside it.
     pub fn read_with_overrides(
         path: impl AsRef<Path>,
         overrides: &Overrides,
-        priced: Priced<'_>,
+        beside: Beside<'_>,
     ) -> Result<Self, Problems> {
-        Self::read_replaced(path.as_ref(), &overrides.read()?, priced)
+        let replaced = overrides.read(beside)?;
+        Self::read_replaced(path.as_ref(), &replaced, beside)
     }
 
     pub(super) fn read_replaced(
         path: &Path,
         replaced: &Replaced<'_>,
-        priced: Priced<'_>,
+        beside: Beside<'_>,
     ) -> Result<Self, Problems> {
         let mut files = Files {
             open: OpenFiles::default(),
-            priced,
+            beside,
         };
         let document = files.agent(path, Some(replaced));
         let document =
@@ -73,7 +72,7 @@ struct Document {
 
 struct Files<'a> {
     open: OpenFiles,
-    priced: Priced<'a>,
+    beside: Beside<'a>,
 }
 
 impl Files<'_> {
@@ -115,7 +114,7 @@ impl Files<'_> {
             of_others,
             ..
         } = reader;
-        check::check(&spec, &mut sheet, self.priced);
+        check::check(&spec, &mut sheet, self.beside);
         let mut problems = sheet.problems;
         problems.extend(of_others);
         Document { spec, problems }
@@ -137,7 +136,13 @@ impl Reader<'_, '_> {
         let keys = &mut top;
         let name = self.required(keys, "name", "what its runs are listed by");
         let description = self.sheet.text(keys, "description");
-        let model = self.required(keys, "model", "PROVIDER/MODEL or scripted/FILE");
+        let model = match self.files.beside.model {
+            Some(model) if !keys.has("model") => model.to_owned(),
+            _ => {
+                let expected = "PROVIDER/MODEL or scripted/FILE, or `model` in the settings";
+                self.required(keys, "model", expected)
+            }
+        };
         let script = self.script(keys, &model);
         let spec = AgentSpec {
             name,

@@ -134,6 +134,34 @@ impl Workflow {
         self.0.checked.children.values()
     }
 
+    /// Every agent that a step of it is, or of a workflow inside it, with that step.
+    pub(crate) fn each_agent(&self, look: &mut dyn FnMut(&str, &serde_json::Value)) {
+        for step in self.steps() {
+            if let super::Does::Agent { agent } = &step.does {
+                look(&step.id, agent);
+            }
+        }
+        for child in self.children() {
+            child.each_agent(look);
+        }
+    }
+
+    /// Why a limit in dollars, its own or of a workflow inside it, cannot be kept.
+    pub(crate) fn unpriced(&self, agents: &dyn crate::agents::Agents) -> Option<String> {
+        let mut found = None;
+        if self.budget().usd_micros.is_some() {
+            self.each_agent(&mut |step, spec| {
+                let unpriced = agents.unpriced(spec);
+                let told = unpriced.map(|model| crate::registry::no_price(&model));
+                found = found
+                    .take()
+                    .or(told.map(|why| format!("step `{step}`: {why}")));
+            });
+        }
+        let mut children = self.children();
+        found.or_else(|| children.find_map(|child| child.unpriced(agents)))
+    }
+
     /// What the input must fit.
     pub fn input_schema(&self) -> Option<&Schema> {
         self.0.checked.input_schema.as_ref()

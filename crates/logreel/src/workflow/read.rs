@@ -26,12 +26,20 @@ impl Workflow {
 
     /// Reads a file, and every file it names, agents with them.
     pub fn read_with(path: impl AsRef<Path>, agents: &dyn Agents) -> Result<Self, Problems> {
-        let agents = Some(agents);
-        Files {
-            agents,
+        let path = path.as_ref();
+        let files = Files {
+            agents: Some(agents),
             ..Files::default()
+        };
+        let workflow = files.workflow(path)?;
+        match workflow.unpriced(agents) {
+            None => Ok(workflow),
+            Some(why) => Err(Problem {
+                key: "budget.usd".to_owned(),
+                ..Problem::of_file(path.display().to_string(), why)
+            }
+            .into()),
         }
-        .workflow(path.as_ref())
     }
 
     /// Reads a text that names no files; `file_name` is what problems call it.
