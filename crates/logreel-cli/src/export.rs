@@ -4,11 +4,12 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use logreel::{Engine, Error, ErrorKind, Exported, FileError, RunId};
+use logreel::{Error, ErrorKind, Exported, FileError, RunId};
 
 use crate::error::Failure;
+use crate::otlp::{self, Endpoint, Sink};
 use crate::output::Output;
-use crate::store::Place;
+use crate::store::{Opened, Place};
 use crate::{name, text};
 
 const EXAMPLES: &str = "\
@@ -18,6 +19,8 @@ Examples:
                                                 the run and its children, compressed
   logreel export @last --format reel -o run.reel --move
                                                 the same, and it ends here: it goes on elsewhere
+  logreel export @last --format otlp --endpoint http://localhost:4318
+                                                as an OpenTelemetry trace, to a collector
   logreel verify run.reel                       does it hold? needs no store
   logreel import run.reel && logreel resume --take-over RUN
                                                 on the other machine";
@@ -36,6 +39,12 @@ pub struct Args {
     /// End the run here once the file is safe on disk, because it goes on elsewhere
     #[arg(long = "move", requires = "output")]
     moves: bool,
+    /// With what was said: prompts, answers, arguments, results (otlp)
+    #[arg(long)]
+    content: bool,
+    /// Send it to a collector instead, such as http://localhost:4318 (otlp)
+    #[arg(long, value_name = "URL", conflicts_with = "output")]
+    endpoint: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -46,15 +55,24 @@ enum Format {
     Reel,
     /// What has finished and which writes are open: enough to go on elsewhere, without the history
     Checkpoint,
+    /// The run and its children as an OpenTelemetry trace
+    Otlp,
 }
 
 pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
+    if args.format != Format::Otlp && (args.content || args.endpoint.is_some()) {
+        let message = "--content and --endpoint are for --format otlp";
+        return Err(Failure::new(ErrorKind::Usage, message).into());
+    }
     let opened = place.open().await?;
     let run = name::resolve(&opened.store, &args.run).await?;
     let engine = &opened.engine;
+    if let Some(url) = &args.endpoint {
+        return send(&args, url, &opened, run, out).await;
+    }
     if args.moves {
-        if args.format == Format::Checkpoint {
-            let message = "a checkpoint leaves the history behind; --move takes jsonl or reel";
+        if !matches!(args.format, Format::Jsonl | Format::Reel) {
+            let message = "only the whole log can go on elsewhere; --move takes jsonl or reel";
             return Err(Failure::new(ErrorKind::Usage, message).into());
         }
         // Before anything is written; and once more when the run is ended.
@@ -62,11 +80,11 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     }
     let Some(path) = &args.output else {
         let mut stdout = BufWriter::with_capacity(1 << 16, io::stdout());
-        write(engine, &run, args.format, &mut stdout).await?;
+        write(&opened, run, &args, &mut stdout).await?;
         stdout.flush()?;
         return Ok(0);
     };
-    let exported = write_file(engine, &run, args.format, path).await?;
+    let exported = write_file(&opened, run, &args, path).await?;
     let short = run.short();
     out.note(match &exported {
         Some(exported) => format!(
@@ -90,9 +108,9 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
 
 /// Writes a new file and makes it durable; half of one is taken away again.
 async fn write_file(
-    engine: &Engine,
-    run: &RunId,
-    format: Format,
+    opened: &Opened,
+    run: RunId,
+    args: &Args,
     path: &Path,
 ) -> anyhow::Result<Option<Exported>> {
     let refused = |error: io::Error| {
@@ -105,7 +123,7 @@ async fn write_file(
     };
     let file = File::create_new(path).map_err(refused)?;
     let mut buffered = BufWriter::with_capacity(1 << 16, file);
-    let written = write(engine, run, format, &mut buffered).await;
+    let written = write(opened, run, args, &mut buffered).await;
     let safe = |mut buffered: BufWriter<File>| -> io::Result<()> {
         buffered.flush()?;
         buffered.get_ref().sync_all()?;
@@ -133,16 +151,21 @@ async fn write_file(
 }
 
 async fn write(
-    engine: &Engine,
-    run: &RunId,
-    format: Format,
+    opened: &Opened,
+    run: RunId,
+    args: &Args,
     out: &mut (dyn Write + Send),
 ) -> anyhow::Result<Option<Exported>> {
-    let written = match format {
-        Format::Jsonl => engine.export_jsonl(run, out).await,
-        Format::Reel => engine.export_reel(run, out).await,
+    let engine = &opened.engine;
+    let written = match args.format {
+        Format::Jsonl => engine.export_jsonl(&run, out).await,
+        Format::Reel => engine.export_reel(&run, out).await,
+        Format::Otlp => {
+            otlp::export(&opened.store, run, args.content, &mut Sink::File(out)).await?;
+            return Ok(None);
+        }
         Format::Checkpoint => {
-            let text = engine.checkpoint(run).await?.write()?;
+            let text = engine.checkpoint(&run).await?.write()?;
             writeln!(out, "{text}")?;
             return Ok(None);
         }
@@ -157,4 +180,24 @@ async fn write(
         }
         Err(error) => Err(error.into()),
     }
+}
+
+/// Sends the run as a trace to a collector.
+async fn send(
+    args: &Args,
+    url: &str,
+    opened: &Opened,
+    run: RunId,
+    out: &mut Output,
+) -> anyhow::Result<u8> {
+    let endpoint = Endpoint::named(url)?;
+    let mut collector = Sink::Collector(&endpoint);
+    let count = otlp::export(&opened.store, run, args.content, &mut collector).await?;
+    out.note(format!(
+        "{} was sent to {} ({})",
+        run.short(),
+        endpoint.url(),
+        text::count(count, "span")
+    ));
+    Ok(0)
 }

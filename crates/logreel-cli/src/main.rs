@@ -35,6 +35,7 @@ mod live;
 mod log;
 mod ls;
 mod name;
+mod otlp;
 mod outcome;
 mod output;
 mod pause;
@@ -155,7 +156,9 @@ async fn act(cli: Cli) -> anyhow::Result<u8> {
         Verb::Erase(args) => erase::run(args, &place, &mut out).await,
         Verb::Backup(args) => backup::run(args, &place, &mut out).await,
         Verb::Completions(args) => completions::run(args, &mut out),
-    }?;
+    };
+    otlp::finish().await;
+    let code = code?;
     out.flush()?;
     Ok(code)
 }

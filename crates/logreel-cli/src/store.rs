@@ -15,6 +15,7 @@ use logreel_agent::Agents;
 
 use crate::agents;
 use crate::error::Failure;
+use crate::otlp;
 use crate::output::Output;
 use crate::settings::Settings;
 
@@ -135,7 +136,7 @@ impl Place {
         let builder = Engine::builder().store(Arc::clone(&store));
         let agents = agents::agents(&settings);
         let builder = builder.any_workflow().agents(Arc::new(agents.clone()));
-        let builder = settings.build(builder);
+        let builder = otlp::watch(settings.build(builder), &store);
         let engine = with(builder).build().await?;
         Ok(Acting {
             store,

@@ -74,6 +74,7 @@ mod work;
 mod write_step;
 
 pub mod diff;
+pub mod otlp;
 pub mod spec_file;
 pub mod value;
 pub mod view;

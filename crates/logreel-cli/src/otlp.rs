@@ -1,0 +1,9 @@
+//! Runs as OpenTelemetry traces: to a file, to a collector, and live while they are driven here.
+
+mod endpoint;
+mod live;
+mod tree;
+
+pub use endpoint::Endpoint;
+pub use live::{finish, watch};
+pub use tree::{Sink, export};
