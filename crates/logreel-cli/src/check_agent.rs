@@ -65,7 +65,7 @@ fn print(agent: &AgentSpec, agents: &Agents, indent: &str, out: &mut Output) -> 
             text::one_line(&sub_agent.description)
         );
         out.line(text::fit(&line, out.line_width()))?;
-        print(spec, &format!("{indent}  "), out)?;
+        print(spec, agents, &format!("{indent}  "), out)?;
     }
     Ok(())
 }

@@ -1,9 +1,13 @@
 //! `logreel replay`: drives recorded runs again, offline, and says which decision is the first that
 //! differs.
 
+mod suite;
+
 use std::path::{Path, PathBuf};
 
+use logreel::Env as _;
 use logreel::core::event::{RunKind, RunStarted};
+use logreel::store::SystemEnv;
 use logreel::{
     Body, Difference, Digest, Engine, ErrorKind, Replayed, ReplayedSpec, RunId, RunStore, Seq,
 };
@@ -11,6 +15,7 @@ use logreel_agent::{AgentSpec, Agents, Overrides};
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::carried;
 use crate::error::Failure;
 use crate::name;
 use crate::output::{Output, Paint};
@@ -18,21 +23,40 @@ use crate::spec::{self, Spec};
 use crate::store::{Missing, Place};
 use crate::text;
 
+use self::suite::Case;
+
 const DIFFERS: u8 = 1;
 /// What is shown of a value.
 const SHOWN_CHARS_MAX: usize = 400;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Which run
-    #[arg(value_name = "RUN")]
+    /// Which run; or a folder of recorded runs (*.jsonl, *.reel), or one such file
+    #[arg(value_name = "RUN|FOLDER")]
     what: String,
     /// Replay under this file as it is now [default: the file the run was started with, if it is there]
     #[arg(long, value_name = "FILE", conflicts_with = "stored_spec")]
     spec: Option<PathBuf>,
+    /// Look for spec files in this folder, by the end of the paths they were recorded with
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["stored_spec", "spec"])]
+    specs: Option<PathBuf>,
     /// Replay under the spec that the run's log has, whatever its file says now
     #[arg(long)]
     stored_spec: bool,
+    /// Write what came of it here too, as JUnit does
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+}
+
+impl Args {
+    fn under(&self) -> Under<'_> {
+        match (&self.spec, &self.specs, self.stored_spec) {
+            (Some(file), _, _) => Under::File(file),
+            (None, Some(folder), _) => Under::Folder(folder),
+            (None, None, true) => Under::Stored,
+            (None, None, false) => Under::Recorded,
+        }
+    }
 }
 
 /// Which spec a run is replayed under.
@@ -42,6 +66,8 @@ pub enum Under<'a> {
     Stored,
     /// This file's.
     File(&'a Path),
+    /// That of the file in this folder that has the end of the recorded path.
+    Folder(&'a Path),
     /// That of the file that it was started with.
     Recorded,
 }
@@ -55,25 +81,36 @@ pub struct Result {
 }
 
 pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
+    let path = Path::new(&args.what);
+    if path.is_dir() || carried::is_file(&args.what) {
+        return suite::run(&args, path, out).await;
+    }
     let acting = place.act(Missing::Refuse, None, out).await?;
     let run = name::resolve(&*acting.store, &args.what).await?;
-    let under = match (&args.spec, args.stored_spec) {
-        (Some(file), _) => Under::File(file),
-        (None, true) => Under::Stored,
-        (None, false) => Under::Recorded,
-    };
-    let (spec_file, replayed) =
-        replay(&acting.engine, &*acting.store, &acting.agents, run, under).await?;
+    let began = SystemEnv.monotonic();
+    let (spec_file, replayed) = replay(
+        &acting.engine,
+        &*acting.store,
+        &acting.agents,
+        run,
+        args.under(),
+    )
+    .await?;
     let result = Result {
         run,
         spec_file,
         came_of_it: Ok(replayed),
     };
     print(&result, true, out)?;
-    Ok(match result.holds() {
+    let code = match result.holds() {
         true => 0,
         false => DIFFERS,
-    })
+    };
+    if let Some(report) = &args.junit {
+        let took = SystemEnv.monotonic().saturating_sub(began);
+        suite::write_report(report, &[Case { result, took }], &[])?;
+    }
+    Ok(code)
 }
 
 impl Result {
@@ -94,6 +131,10 @@ pub async fn replay(
     let file = match under {
         Under::Stored => None,
         Under::File(file) => Some(file.to_owned()),
+        Under::Folder(folder) => started
+            .spec_file
+            .as_deref()
+            .and_then(|file| find(folder, file)),
         Under::Recorded => started
             .spec_file
             .as_ref()
@@ -120,6 +161,18 @@ async fn started(store: &dyn RunStore, run: RunId) -> anyhow::Result<RunStarted>
             Err(Failure::new(ErrorKind::Corrupt, message).into())
         }
     }
+}
+
+/// The file in a folder whose path ends as the recorded one does, as far as that goes.
+fn find(folder: &Path, recorded: &str) -> Option<PathBuf> {
+    let mut rest = Path::new(recorded).components();
+    while rest.next().is_some() {
+        let file = folder.join(rest.as_path());
+        if file.is_file() {
+            return Some(file);
+        }
+    }
+    None
 }
 
 /// What the file says now, read as it was when the run was started with it.

@@ -510,3 +510,93 @@ fn a_replay_connects_nowhere_and_executes_nothing_under_strace() {
         assert_eq!(calls("connect(") + calls("socket("), 0, "{trace}");
     }
 }
+
+/// Recorded runs in a folder, and nothing else of them but their spec files.
+fn suite() -> Project {
+    let project = agent();
+    let plain =
+        "name = \"plain\"\n[[step]]\nid = \"only\"\ninput = \"{{ input }}\"\nrun = \"cat\"\n";
+    project.write("plain.toml", plain);
+    assert_eq!(project.run(&["run", "plain.toml", "hello", "-q"]).code, 0);
+    std::fs::create_dir(project.path("suite")).unwrap();
+    for (agent, format) in [("helper", "reel"), ("plain", "jsonl")] {
+        let file = format!("suite/{agent}.{format}");
+        let run = run_of(&project, agent);
+        let ran = project.run(&["export", &run, "--format", format, "-o", &file, "-q"]);
+        assert_eq!(ran.code, 0, "{}", ran.err);
+    }
+    std::fs::remove_dir_all(project.path(".logreel")).unwrap();
+    project
+}
+
+#[test]
+fn a_folder_of_recorded_runs_is_a_suite_that_names_exactly_what_an_edit_affects() {
+    let project = suite();
+    let replay = |more: &[&str]| {
+        let args = [&["replay", "suite", "--junit", "report.xml"], more].concat();
+        project.run(&args)
+    };
+    let ran = replay(&[]);
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    let results: Vec<&str> = ran
+        .out
+        .lines()
+        .map(|line| line.split_whitespace().next().unwrap())
+        .collect();
+    assert_eq!(
+        results,
+        ["equal", "equal", "equal"],
+        "two runs and a child: {}",
+        ran.out
+    );
+    let report = project.read("report.xml");
+    assert!(
+        report.contains("tests=\"3\" failures=\"0\" errors=\"0\""),
+        "{report}"
+    );
+    with(&project, "system.md", "brief", "<verbose>", || {
+        let ran = replay(&["--json"]);
+        assert_eq!(ran.code, 1, "{}", ran.err);
+        let lines: Vec<Value> = ran
+            .out
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        let results: Vec<(&str, &str)> = lines
+            .iter()
+            .map(|line| {
+                (
+                    line["agent"].as_str().unwrap(),
+                    line["result"].as_str().unwrap(),
+                )
+            })
+            .collect();
+        assert_eq!(results, [("helper", "differs"), ("plain", "equal")]);
+        assert_eq!(lines[0]["difference"]["kind"], "model.called");
+        assert_eq!(lines[0]["difference"]["now"], "You are <verbose>.");
+        let report = project.read("report.xml");
+        assert!(report.contains("failures=\"1\" errors=\"0\""), "{report}");
+        assert!(
+            report.contains("the system text differs in line 2"),
+            "{report}"
+        );
+        assert_eq!(replay(&["--stored-spec"]).code, 0);
+    });
+    // On another machine the files are elsewhere, but where they are in the checkout stays.
+    let elsewhere = Project::new("name = 'w'\n[[step]]\nid = 'a'\nrun = 'true'\n");
+    let suite = project.path("suite");
+    let specs = project.0.path().to_str().unwrap().to_owned();
+    let ran = elsewhere.run(&["replay", suite.to_str().unwrap(), "--specs", &specs]);
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    // A file that is no recording, or was tampered with, fails the suite and says which.
+    let text = project.read("suite/plain.jsonl");
+    project.write("suite/plain.jsonl", &text.replacen("hello", "hullo", 1));
+    let ran = replay(&[]);
+    assert_eq!(ran.code, 1, "{}", ran.out);
+    assert!(ran.err.contains("suite/plain.jsonl"), "{}", ran.err);
+    assert!(project.read("report.xml").contains("errors=\"1\""));
+    let ran = project.run(&["replay", "suite/helper.reel"]);
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    std::fs::create_dir(project.path("empty")).unwrap();
+    assert_eq!(project.run(&["replay", "empty"]).code, 2);
+}
