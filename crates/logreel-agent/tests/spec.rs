@@ -275,7 +275,12 @@ fn what_was_said_beside_the_file_is_no_change_of_the_file() {
     assert_eq!(stored.policy.allow, ["shell", "lint"]);
     assert!(stored.policy.no_ask);
 
-    let again = || stored.read_again(folder.0.path().join("fixer.toml"), &|_| true);
+    let again = || {
+        stored.read_again(
+            folder.0.path().join("fixer.toml"),
+            Beside::prices(&|_| true),
+        )
+    };
     // A sub-agent reads the same answers here; the model that was said has its own copy.
     folder.write("other.jsonl", "");
     assert_eq!(again().unwrap().digest(), stored.digest());

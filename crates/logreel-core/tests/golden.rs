@@ -595,10 +595,8 @@ fn a_verifier_written_from_the_page_agrees() {
                     results.push(("step", step(), meaning(output)));
                 }
             }
-            "child.finished" => {
-                if body["status"] == "completed" {
-                    results.push(("child", step(), raw(&body["final_state_digest"])));
-                }
+            "child.finished" if body["status"] == "completed" => {
+                results.push(("child", step(), raw(&body["final_state_digest"])));
             }
             "wait.ended" => {
                 let said = ["answered", "signalled", "timed_out"].map(Value::from);

@@ -190,8 +190,9 @@ impl ForkRun {
         }
         let run = self.run.unwrap_or_else(|| engine.env.run_id());
         let mut new = NewFork::of(run, self.parent, ForkAt::Seq(at), Relation::Fork);
+        let redaction = engine.redaction_in(&self.parent).await;
         if let Some(input) = self.input {
-            let input = input?;
+            let input = redaction.json(input?);
             if let Some(workflow) = def.as_ref().and_then(|def| def.workflow.as_ref()) {
                 workflow.admit(&input)?;
             }
@@ -218,7 +219,8 @@ impl ForkRun {
                 workflow: def.as_ref().and_then(|def| def.workflow.as_ref()),
                 now: engine.env.now(),
             };
-            given.add(&engine, &parting, &call, &result?).await?;
+            let result = redaction.json(result?);
+            given.add(&engine, &parting, &call, &result).await?;
         }
         // The store folds the same again; one of them is enough at a time.
         drop(state);
@@ -228,10 +230,11 @@ impl ForkRun {
         new.then.extend(given.then);
         new.blobs.extend(given.blobs);
         for text in self.messages {
-            let by = self.by.clone();
+            let (by, text) = (self.by.clone(), redaction.text(text));
             new.changes.push(Change::Message);
             new.then.push(Draft::new(MessageQueued { by, text }));
         }
+        drop(redaction);
         engine.make_and_drive(new, def, self.git, self.queue).await
     }
 

@@ -2,6 +2,7 @@
 //! run: nothing waits for it, and what is lost is said once.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -181,17 +182,15 @@ impl Hook for LiveSpans {
     async fn fire(&self, told: &HookEvent) -> Result<(), TaskError> {
         let (run, event) = (told.run, &told.event);
         let mut runs = self.runs.lock().await;
-        if !runs.contains_key(&run) {
-            match self.caught_up(run, event.seq).await {
-                Ok(spans) => drop(runs.insert(run, spans)),
+        let spans = match runs.entry(run) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => match self.caught_up(run, event.seq).await {
+                Ok(spans) => unknown.insert(spans),
                 Err(error) => {
                     tracing::debug!(%run, %error, "no spans of this run");
                     return Ok(());
                 }
-            }
-        }
-        let Some(spans) = runs.get_mut(&run) else {
-            return Ok(());
+            },
         };
         let ended = spans.take(event);
         if spans.has_ended() {
