@@ -136,7 +136,7 @@ fn the_model_and_the_prices_of_the_settings_are_those_of_agents() {
     let shown = project.json(&["show", "@last"]);
     assert_eq!(shown["provenance"]["models"][0], "scripted/a.jsonl");
 
-    let unpriced = "name = \"b\"\nmodel = \"ollama/llama\"\n";
+    let unpriced = "name = \"b\"\nmodel = \"openai/unheard-of\"\n";
     project.write("b.toml", unpriced);
     project.write("limited.toml", &format!("{unpriced}[budget]\nusd = 1.0\n"));
     let step = "name = \"w\"\n[budget]\nusd = 1.0\n[[step]]\nid = \"ask\"\nagent = \"b.toml\"\n";
@@ -149,12 +149,12 @@ fn the_model_and_the_prices_of_the_settings_are_those_of_agents() {
         let ran = project.run(&[verb, file]);
         assert_eq!(ran.code, 2, "{verb} {file}: {}{}", ran.out, ran.err);
         assert!(
-            ran.err.contains("ollama/llama has no known price"),
+            ran.err.contains("openai/unheard-of has no known price"),
             "{}",
             ran.err
         );
     }
-    let prices = "[prices]\n\"ollama/llama\" = { input = 1.0, output = 2.0 }\n";
+    let prices = "[prices]\n\"openai/unheard-of\" = { input = 1.0, output = 2.0 }\n";
     project.write(".logreel/config.toml", prices);
     for file in ["limited.toml", "steps.toml"] {
         let ran = project.run(&["check", file]);

@@ -3,6 +3,7 @@
 import json
 import sys
 
+from google.protobuf.unknown_fields import UnknownFieldSet
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
@@ -25,7 +26,7 @@ request.ParseFromString(open(sys.argv[1], "rb").read())
 for of_resource in request.resource_spans:
     for of_scope in of_resource.scope_spans:
         for span in of_scope.spans:
-            assert not span.UnknownFields() if hasattr(span, "UnknownFields") else True
+            assert len(UnknownFieldSet(span)) == 0, "a field that is none of theirs"
             print(json.dumps({
                 "resource": attributes(of_resource.resource.attributes),
                 "scope": of_scope.scope.name,
