@@ -41,7 +41,7 @@ pub struct Args {
     #[arg(long, value_name = "K=V", value_parser = ls::parse_label)]
     label: Vec<(String, String)>,
     /// Your own name for the run: starting with the same key again attaches to it
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     key: Option<String>,
     /// The run's id, run_ and a UUID; the same id again attaches
     #[arg(long, value_name = "RUN")]

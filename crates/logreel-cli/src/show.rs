@@ -2,12 +2,13 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use logreel::core::event::{Durability, Effect, OnDeadline};
+use logreel::core::event::{Durability, Effect, OnDeadline, RunKind};
 use logreel::core::meaning::ResultSet;
 use logreel::core::row::End;
 use logreel::core::{Payload, Record, RunState};
 use logreel::store::SystemEnv;
 use logreel::view::{RunView, StepView, StepsView};
+use logreel::workflow::Workflow;
 use logreel::{Engine, Entry, Env as _, Error, ErrorKind, Json, RunStore, Seq, Timestamp};
 
 use crate::error::Failure;
@@ -143,6 +144,9 @@ async fn print_json(store: &dyn RunStore, entry: &Entry, out: &mut Output) -> an
         for step in steps.open() {
             write(out, &step)?;
         }
+        for step in pending(store, &state, &steps).await? {
+            write(out, &step)?;
+        }
     }
     out.line("]}")?;
     Ok(())
@@ -268,7 +272,26 @@ async fn look_through(
     for step in view.open() {
         steps.push(step);
     }
+    for step in pending(store, state, &view).await? {
+        steps.push(step);
+    }
     Ok((steps, milestones))
+}
+
+/// The steps of a workflow that are still to come; after the end none are.
+async fn pending(
+    store: &dyn RunStore,
+    state: &RunState,
+    steps: &StepsView<'_>,
+) -> anyhow::Result<Vec<StepView>> {
+    let facts = &state.row.facts;
+    if facts.kind != RunKind::Workflow || facts.ended.is_some() {
+        return Ok(Vec::new());
+    }
+    let spec = logreel::value::resolve(store, &state.spec).await?;
+    let workflow = Workflow::from_json(&spec.to_value());
+    // A spec of a build that knows more is no reason to show nothing.
+    Ok(workflow.map_or_else(|_| Vec::new(), |workflow| steps.pending(&workflow)))
 }
 
 fn print_head(entry: &Entry, out: &mut Output) -> anyhow::Result<()> {

@@ -375,10 +375,14 @@ impl<'a> StepsView<'a> {
             }) => (step, Some(Effect::Write), None, output.clone()),
             Body::WaitEnded(ended) => {
                 let step = ended.step.as_ref()?;
-                let value = serde_json::json!({
-                    "approved": ended.approved, "by": ended.by, "value": ended.value,
-                });
-                (step, None, None, Payload::Inline(Json::from(value)))
+                // As templates see it: an approval with who gave it, anything else as the value alone.
+                let output = match ended.approved {
+                    None => ended.value.clone(),
+                    Some(_) => Payload::Inline(Json::from(serde_json::json!({
+                        "approved": ended.approved, "by": ended.by, "value": ended.value,
+                    }))),
+                };
+                (step, None, None, output)
             }
             _ => return None,
         };
