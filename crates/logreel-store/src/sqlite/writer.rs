@@ -370,7 +370,7 @@ impl Writer {
     }
 
     fn help(&self) {
-        while !self.stopped.load(Ordering::Acquire) {
+        loop {
             while !self.queue().is_empty() {
                 self.gather();
                 let seat = self.seat.lock().unwrap_or_else(PoisonError::into_inner);
@@ -378,6 +378,10 @@ impl Writer {
                 if catch_unwind(AssertUnwindSafe(|| self.lead(seat, Patience::Long))).is_err() {
                     tracing::error!("a batch panicked; its outcome is not known to its members");
                 }
+            }
+            // Looked at right before: `gather` may have slept away the wake-up that came with it.
+            if self.stopped.load(Ordering::Acquire) {
+                return;
             }
             thread::park();
         }
