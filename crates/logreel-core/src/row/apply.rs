@@ -46,8 +46,7 @@ impl Row {
                 return Err(IllegalEvent::new(event, why));
             }
             // Without another wait there is nothing beside which it could be overlooked.
-            self.pulse.stirred = !self.facts.waits.is_empty()
-                && (stirs(&event.body) || (self.pulse.stirred && !goes_on(&event.body)));
+            self.pulse.stirred &= !self.facts.waits.is_empty();
         } else if let Body::ModelAnswered(crate::event::ModelAnswered { call, spent, .. })
         | Body::ModelFailed(crate::event::ModelFailed { call, spent, .. }) = &event.body
         {
@@ -144,6 +143,7 @@ impl Row {
             }
             Body::StepStarted(_) => {
                 self.begin_executing();
+                self.pulse.stirred = false;
                 self.pulse.running += 1;
             }
             Body::StepFinished(finished) => {
@@ -163,9 +163,14 @@ impl Row {
             }
             Body::StepResolved(resolved) => {
                 self.resolve(&Doubt::Step(resolved.step.clone()), &resolved.resolution)?;
+                self.pulse.stirred = true;
             }
-            Body::TurnStarted(_) => self.begin_executing(),
+            Body::TurnStarted(_) => {
+                self.begin_executing();
+                self.pulse.stirred = false;
+            }
             Body::ModelCalled(called) => {
+                self.pulse.stirred = false;
                 self.pulse.models_open += 1;
                 self.pulse.usage.model_calls += 1;
                 self.reserve(&called.call, &called.reserved);
@@ -182,6 +187,7 @@ impl Row {
             }
             Body::ToolCalled(called) => {
                 self.begin_executing();
+                self.pulse.stirred = false;
                 self.pulse.usage.tool_calls += 1;
                 self.pulse
                     .active_tools
@@ -207,6 +213,7 @@ impl Row {
             }
             Body::ToolResolved(resolved) => {
                 self.resolve(&Doubt::Call(resolved.call.clone()), &resolved.resolution)?;
+                self.pulse.stirred = true;
             }
             Body::MessageAdded(added) => self.pulse.context = Some(added.node),
             Body::ContextCompacted(compacted) => self.pulse.context = Some(compacted.node),
@@ -220,6 +227,7 @@ impl Row {
                     return Err(Illegal::WaitOutOfOrder { expected });
                 }
                 self.step_ended(wait.suspends)?;
+                self.pulse.stirred = false;
                 let open = OpenWait {
                     since: event.at,
                     wait: wait.clone(),
@@ -235,13 +243,17 @@ impl Row {
                 self.facts_mut()
                     .waits
                     .retain(|open| open.wait.wait != ended.wait);
+                self.pulse.stirred = true;
                 self.pulse.takeovers = 0;
             }
             Body::SignalReceived(signal) => match signal.wait {
                 Some(wait) if self.wait(wait).is_none() => return Err(Illegal::WaitNotOpen(wait)),
                 Some(_) | None => {}
             },
-            Body::ChildStarted(started) => self.child_started(started),
+            Body::ChildStarted(started) => {
+                self.child_started(started);
+                self.pulse.stirred = false;
+            }
             Body::ChildFinished(finished) => {
                 self.child_finished(finished);
                 self.pulse.takeovers = 0;
@@ -343,28 +355,6 @@ impl Row {
             self.facts_mut().provenance.tools.push(name.to_owned());
         }
     }
-}
-
-/// Whether a wait, or what a wait was about, ended: others may depend on that, and whoever was told need
-/// not be the driver.
-fn stirs(body: &Body) -> bool {
-    matches!(
-        body,
-        Body::WaitEnded(_) | Body::StepResolved(_) | Body::ToolResolved(_)
-    )
-}
-
-/// Whether a driver evidently has gone on.
-fn goes_on(body: &Body) -> bool {
-    matches!(
-        body,
-        Body::StepStarted(_)
-            | Body::TurnStarted(_)
-            | Body::ModelCalled(_)
-            | Body::ToolCalled(_)
-            | Body::ChildStarted(_)
-            | Body::WaitStarted(_)
-    )
 }
 
 /// How deep the document may nest. A JSON parser stops at 128, and whoever stores or shows a row puts
