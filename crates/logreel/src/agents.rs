@@ -67,8 +67,7 @@ pub trait Agents: Send + Sync {
 
     /// Whoever understands what another agent prints: a name such as `claude-code`, or the text of a
     /// mapping. `None` when nobody here does.
-    fn stream(&self, format: &str) -> Option<Box<dyn Understands>> {
-        let _ = format;
+    fn stream(&self, _format: &str) -> Option<Box<dyn Understands>> {
         None
     }
 
