@@ -1,0 +1,2 @@
+/** A part of a path, whatever is in it. */
+export const segment = (part: string): string => encodeURIComponent(part);

@@ -1,0 +1,309 @@
+// Following a log: what is behind is read in pages, what comes is streamed, and whatever happens to the
+// connection, every event is given once and in order. No clock, network or chance of its own, so that
+// tests can make all of them fail.
+
+import { SseParser, type Sent } from "./sse";
+
+export type Link =
+  /** Reading what is behind. */
+  | { is: "reading" }
+  | { is: "live" }
+  /** The connection is gone; tried again by itself. */
+  | { is: "lost"; why: string; tries: number }
+  /** Nobody looks at the page, so that it holds no connection. */
+  | { is: "asleep" }
+  /** The run has ended; nothing more is streamed. */
+  | { is: "ended" }
+  /** The run is not there any more. */
+  | { is: "gone"; why: string }
+  /** A token is needed. */
+  | { is: "locked" };
+
+export interface World {
+  fetch(path: string, headers: { [name: string]: string }, signal: AbortSignal): Promise<Response>;
+  sleep(ms: number, signal: AbortSignal): Promise<void>;
+  random(): number;
+  now(): number;
+  /** Resolves when a token was given. */
+  unlocked(signal: AbortSignal): Promise<void>;
+  /** Resolves when someone looks at the page. */
+  awake(signal: AbortSignal): Promise<void>;
+  hidden(): boolean;
+}
+
+export const BACKOFF_FIRST_MS = 250;
+export const BACKOFF_MAX_MS = 10_000;
+/** A stream that is silent for longer than its keep-alives is dead, whatever the browser thinks. */
+export const SILENT_MAX_MS = 40_000;
+
+class Refused extends Error {
+  constructor(readonly status: number) {
+    super(`the server answered ${status}`);
+  }
+}
+
+/** What follows a stream until it is stopped: reconnects, backs off, sleeps with the page. */
+abstract class Follower {
+  protected stopping = new AbortController();
+  private connection: AbortController | null = null;
+  private heard = 0;
+  private poked = false;
+  protected tries = 0;
+
+  constructor(
+    protected readonly world: World,
+    private readonly tell: (link: Link) => void,
+  ) {}
+
+  stop(): void {
+    this.stopping.abort();
+    this.connection?.abort();
+  }
+
+  /** The machine may have slept, or the network changed: look at once whether the stream still lives. */
+  nudge(): void {
+    this.poked = true;
+    if (this.world.now() - this.heard > SILENT_MAX_MS / 4) this.connection?.abort();
+  }
+
+  /** Lets go of the connection, when nobody looks. */
+  doze(): void {
+    this.connection?.abort();
+  }
+
+  async run(): Promise<void> {
+    const { signal } = this.stopping;
+    while (!signal.aborted) {
+      if (this.world.hidden()) {
+        this.tell({ is: "asleep" });
+        await this.world.awake(signal);
+        if (signal.aborted) return;
+      }
+      try {
+        const done = await this.once();
+        if (done !== null) {
+          this.tell(done);
+          return;
+        }
+        // The stream ended without an end: the server went away in good order.
+        if (this.world.hidden()) continue;
+        await this.backOff("The stream ended.");
+      } catch (error) {
+        if (signal.aborted) return;
+        if (this.world.hidden()) continue;
+        if (error instanceof Refused && error.status === 401) {
+          this.tell({ is: "locked" });
+          await this.world.unlocked(signal);
+          continue;
+        }
+        if (error instanceof Refused && (error.status === 404 || error.status === 410)) {
+          this.tell({ is: "gone", why: error.message });
+          return;
+        }
+        await this.backOff(error instanceof Error ? error.message : String(error));
+      }
+    }
+  }
+
+  /** Reads and streams until the connection ends; not null when there is nothing more to follow. */
+  protected abstract once(): Promise<Link | null>;
+
+  protected say(link: Link): void {
+    this.tell(link);
+  }
+
+  protected async get(path: string, accept: string, more: { [name: string]: string } = {}): Promise<Response> {
+    this.connection = new AbortController();
+    this.heard = this.world.now();
+    const response = await this.world.fetch(path, { Accept: accept, ...more }, this.connection.signal);
+    if (!response.ok) throw new Refused(response.status);
+    return response;
+  }
+
+  /** Gives every event of the stream until it ends, or `take` has had enough. */
+  protected async stream(response: Response, take: (sent: Sent) => boolean): Promise<void> {
+    const reader = response.body?.getReader();
+    if (reader === undefined) return;
+    const parser = new SseParser();
+    const decoder = new TextDecoder();
+    const watch = new AbortController();
+    const watching = this.watch(watch.signal);
+    try {
+      for (;;) {
+        const { done, value } = await reader.read();
+        if (done) return;
+        this.heard = this.world.now();
+        this.tries = 0;
+        for (const sent of parser.push(decoder.decode(value, { stream: true }))) if (!take(sent)) return;
+      }
+    } finally {
+      watch.abort();
+      await watching;
+      // The connection is not needed any more; that it is cancelled is no error.
+      reader.cancel().catch(() => undefined);
+      this.connection?.abort();
+    }
+  }
+
+  private async watch(signal: AbortSignal): Promise<void> {
+    while (!signal.aborted) {
+      await this.world.sleep(SILENT_MAX_MS / 4, signal);
+      if (!signal.aborted && this.world.now() - this.heard > SILENT_MAX_MS) this.connection?.abort();
+    }
+  }
+
+  private async backOff(why: string): Promise<void> {
+    this.tries += 1;
+    this.tell({ is: "lost", why, tries: this.tries });
+    const most = Math.min(BACKOFF_MAX_MS, BACKOFF_FIRST_MS * 2 ** (this.tries - 1));
+    const wait = this.poked ? 0 : most * (0.5 + this.world.random() / 2);
+    this.poked = false;
+    await this.world.sleep(wait, this.stopping.signal);
+  }
+}
+
+export interface SeqEvent {
+  seq: number;
+  kind: string;
+  late: boolean;
+}
+
+export interface Watcher<E extends SeqEvent> {
+  /** The next event, each once, dense from the one after `last`. */
+  events(events: E[]): void;
+  /** What a model says: `text`, `thinking`, or the name of a tool that it begins to call (`tool_call`). */
+  delta(call: string, attempt: number, text: string, kind: string): void;
+  reset(call: string | null, attempt: number): void;
+  link(link: Link): void;
+}
+
+interface Spoken {
+  call?: string;
+  attempt?: number;
+  text?: string;
+  kind?: string;
+}
+
+const PAGE = 1000;
+
+/** One run's log, from the event after `last` to its end. */
+export class RunFollower<E extends SeqEvent> extends Follower {
+  private ended = false;
+  /** Events that came twice, and times that one was missing: both are healed, and counted. */
+  doubled = 0;
+  gaps = 0;
+
+  constructor(
+    world: World,
+    private readonly path: string,
+    private last: number,
+    private readonly watcher: Watcher<E>,
+    private readonly endsRun: (event: E) => boolean,
+  ) {
+    super(world, (link) => watcher.link(link));
+  }
+
+  protected async once(): Promise<Link | null> {
+    if (this.tries === 0) this.say({ is: "reading" });
+    await this.readBehind();
+    if (this.ended) return { is: "ended" };
+    const since = this.last === 0 ? {} : { "Last-Event-ID": String(this.last) };
+    const response = await this.get(this.path, "text/event-stream", since as { [name: string]: string });
+    if (response.status === 204) {
+      // It ended between the last page and now.
+      await this.readBehind();
+      return { is: "ended" };
+    }
+    this.say({ is: "live" });
+    let whole = true;
+    await this.stream(response, (sent) => {
+      whole = this.take(sent);
+      return whole && !this.ended;
+    });
+    if (this.ended) {
+      await this.readBehind(); // facts that came late
+      return { is: "ended" };
+    }
+    return null;
+  }
+
+  /** Reads pages until there is no more. */
+  private async readBehind(): Promise<void> {
+    for (;;) {
+      const response = await this.get(`${this.path}?from=${this.last + 1}&limit=${PAGE}`, "application/json");
+      const page = (await response.json()) as { items: E[]; has_more: boolean };
+      const before = this.last;
+      this.accept(page.items);
+      if (!page.has_more || this.last === before) return;
+    }
+  }
+
+  /** False when an event is missing: it is read before going on. */
+  private take(sent: Sent): boolean {
+    if (sent.event === "delta" || sent.event === "reset") {
+      const said = JSON.parse(sent.data) as Spoken;
+      if (sent.event === "reset") this.watcher.reset(said.call ?? null, said.attempt ?? 1);
+      else if (said.call !== undefined)
+        this.watcher.delta(said.call, said.attempt ?? 1, said.text ?? "", said.kind ?? "text");
+      return true;
+    }
+    if (sent.event === "problem") {
+      const { status } = JSON.parse(sent.data) as { status?: number };
+      throw new Refused(status ?? 500);
+    }
+    if (sent.id === null) return true;
+    return this.accept([JSON.parse(sent.data) as E]);
+  }
+
+  private accept(events: E[]): boolean {
+    const fresh: E[] = [];
+    let whole = true;
+    for (const event of events) {
+      if (event.seq <= this.last) {
+        this.doubled += 1;
+        continue;
+      }
+      if (event.seq !== this.last + 1) {
+        this.gaps += 1;
+        whole = false;
+        break;
+      }
+      this.last = event.seq;
+      if (this.endsRun(event)) this.ended = true;
+      fresh.push(event);
+    }
+    if (fresh.length > 0) this.watcher.events(fresh);
+    return whole;
+  }
+}
+
+/** The stream over all runs: tells that a run changed, never what it is now. */
+export class AllFollower extends Follower {
+  private cursor: string | null = null;
+
+  constructor(
+    world: World,
+    private readonly changed: (run: string, kind: string) => void,
+    /** Something may have been missed: look at everything. */
+    private readonly again: () => void,
+    link: (link: Link) => void,
+  ) {
+    super(world, link);
+  }
+
+  protected async once(): Promise<Link | null> {
+    const since = this.cursor === null ? {} : { "Last-Event-ID": this.cursor };
+    const response = await this.get("events", "text/event-stream", since as { [name: string]: string });
+    this.say({ is: "live" });
+    this.again();
+    await this.stream(response, (sent) => {
+      if (sent.id !== null) this.cursor = sent.id;
+      if (sent.event !== "delta" && sent.event !== "reset" && sent.data.startsWith("{")) {
+        const event = JSON.parse(sent.data) as { run?: string; kind?: string };
+        if (event.run !== undefined) this.changed(event.run, event.kind ?? "");
+      }
+      return true;
+    });
+    return null;
+  }
+}

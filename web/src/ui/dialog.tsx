@@ -1,0 +1,114 @@
+// Questions before something happens: the native dialog, which keeps the focus and knows Escape.
+
+import type { ComponentChildren } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { intention, token } from "../api";
+import { curl, type Command } from "../commands";
+import { copy, told } from "./toast";
+
+export function Dialog(props: { title: string; onClose: () => void; children: ComponentChildren; wide?: boolean }) {
+  const box = useRef<HTMLDialogElement>(null);
+  useEffect(() => {
+    const dialog = box.current;
+    if (dialog !== null && !dialog.open) dialog.showModal();
+    return () => dialog?.close();
+  }, []);
+  return (
+    <dialog
+      ref={box}
+      class={props.wide ? "wide" : ""}
+      aria-label={props.title}
+      onClose={props.onClose}
+      onClick={(event) => {
+        if (event.target === box.current) props.onClose();
+      }}
+    >
+      <div class="dialog-body">
+        <header>
+          <h2>{props.title}</h2>
+          <button type="button" class="icon" aria-label="Close" onClick={props.onClose}>
+            ×
+          </button>
+        </header>
+        {props.children}
+      </div>
+    </dialog>
+  );
+}
+
+interface AskProps {
+  title: string;
+  /** What it does; what cannot be undone says so. */
+  children?: ComponentChildren;
+  verb: string;
+  danger?: boolean;
+  /** Null when what was entered does not make a command yet. */
+  command: () => Command | null;
+  send: (command: Command, key: string) => Promise<void>;
+  onClose: () => void;
+}
+
+/** Asks, sends once per intention, and says what was refused and why. */
+export function Ask(props: AskProps) {
+  const [key] = useState(intention);
+  const [sending, setSending] = useState(false);
+  const [refused, setRefused] = useState<{ title: string; detail: string | null } | null>(null);
+  const command = props.command();
+  const submit = async (event: Event): Promise<void> => {
+    event.preventDefault();
+    if (command === null || sending) return;
+    setSending(true);
+    setRefused(null);
+    try {
+      await props.send(command, key);
+      props.onClose();
+    } catch (error) {
+      setRefused(told(error));
+      setSending(false);
+    }
+  };
+  return (
+    <Dialog title={props.title} onClose={props.onClose}>
+      <form onSubmit={(event) => void submit(event)}>
+        {props.children}
+        {refused !== null && (
+          <div class="refused" role="alert">
+            <strong>{refused.title}</strong>
+            {refused.detail !== null && <div>{refused.detail}</div>}
+          </div>
+        )}
+        <footer>
+          {command !== null && <CopyAs command={command} commandKey={key} />}
+          <span class="grow" />
+          <button type="button" onClick={props.onClose}>
+            Keep as it is
+          </button>
+          <button type="submit" class={props.danger ? "danger" : "primary"} disabled={command === null || sending}>
+            {sending ? "Sending…" : props.verb}
+          </button>
+        </footer>
+      </form>
+    </Dialog>
+  );
+}
+
+export function CopyAs(props: { command: Command; commandKey: string }) {
+  const { command } = props;
+  const origin = new URL(".", document.baseURI).href;
+  return (
+    <span class="copy-as">
+      {command.cli !== null && (
+        <button type="button" class="link" onClick={() => void copy(command.cli ?? "", "the command line")}>
+          Copy as CLI
+        </button>
+      )}
+      <button
+        type="button"
+        class="link"
+        onClick={() => void copy(curl(origin, command, props.commandKey, token.value !== null), "the curl command")}
+      >
+        Copy as curl
+      </button>
+    </span>
+  );
+}

@@ -1,0 +1,83 @@
+// What waits for a person, over all runs: answered right here.
+
+import { useEffect, useState } from "preact/hooks";
+import { post, intention } from "../api";
+import * as commands from "../commands";
+import { inline } from "../model/summary";
+import { shortId } from "../model/time";
+import { go, runPath } from "../route";
+import { inbox, refreshSoon, waitingKnown } from "../runs-store";
+import { asking } from "./act";
+import { useKeys } from "./keys";
+import { Empty } from "./runs";
+import { Line } from "./text";
+import { toast, toastError } from "./toast";
+import { WaitCard } from "./wait";
+
+export function Inbox() {
+  const asked = inbox.value;
+  const [selected, setSelected] = useState(0);
+  const at = Math.min(selected, asked.length - 1);
+  useEffect(() => {
+    document.title = asked.length === 0 ? "Inbox · Logreel" : `(${asked.length}) Inbox · Logreel`;
+  }, [asked.length]);
+  useEffect(() => {
+    document.querySelector(".inbox-item.selected")?.scrollIntoView({ block: "nearest" });
+  }, [at]);
+  const answer = (approve: boolean): void => {
+    const it = asked[at];
+    if (it === undefined || it.wait.kind !== "approval") return;
+    const command = commands.answer(it.run.id, it.wait, approve, "");
+    post(command.path, command.body, intention()).then(
+      () => toast("good", approve ? "Approved" : "Denied"),
+      toastError,
+    ).finally(() => refreshSoon(it.run.id));
+  };
+  useKeys({
+    j: () => setSelected(Math.min(asked.length - 1, at + 1)),
+    k: () => setSelected(Math.max(0, at - 1)),
+    Enter: () => {
+      const it = asked[at];
+      if (it !== undefined) go(runPath(it.run.id));
+    },
+    a: () => answer(true),
+    d: () => answer(false),
+    Escape: () => go("#/runs"),
+  });
+  if (!waitingKnown.value) return <main class="inbox"><div class="loading" aria-busy="true" /></main>;
+  return (
+    <main class="inbox">
+      <h1>
+        Inbox <span class="dim">{asked.length === 0 ? "" : asked.length}</span>
+      </h1>
+      {asked.length === 0 && <Empty title="Nobody is waiting for you" detail="Approvals, questions, writes in doubt and used-up budgets come here." />}
+      <div class="inbox-items" role="list">
+        {asked.slice(0, 200).map(({ run, wait }, i) => (
+          <article
+            key={`${run.id} ${wait.id}`}
+            role="listitem"
+            class={`inbox-item ${i === at ? "selected" : ""}`}
+            data-run={run.id}
+            onFocusIn={() => setSelected(i)}
+          >
+            <a class="inbox-run" href={runPath(run.id)}>
+              <Line value={run.agent} class="strong" max={80} />
+              <span class="mono dim">{shortId(run.id)}</span>
+              <Line value={inline(run.input)} class="dim" />
+            </a>
+            <WaitCard
+              run={run}
+              wait={wait}
+              onDone={() => refreshSoon(run.id)}
+              onBudget={() => {
+                const snapshot = (): Promise<void> => Promise.resolve(refreshSoon(run.id));
+                asking.value = { open: { run: { value: run }, snapshot, model: { writes: [] } }, act: { verb: "budget" } };
+              }}
+            />
+          </article>
+        ))}
+        {asked.length > 200 && <p class="dim">and {asked.length - 200} more</p>}
+      </div>
+    </main>
+  );
+}
