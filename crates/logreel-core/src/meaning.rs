@@ -263,19 +263,30 @@ impl ResultSet {
         Self(lanes)
     }
 
-    /// The sum as text.
-    pub fn to_hex(&self) -> String {
+    /// The sum as text, in the digest of a final state.
+    pub(crate) fn to_hex(self) -> String {
         let [a, b, c, d] = self.0;
         format!("{a:016x}{b:016x}{c:016x}{d:016x}")
     }
 
-    /// The sum from its text.
-    pub fn from_hex(text: &str) -> Option<Self> {
-        let mut lanes = [0; 4];
-        for (index, lane) in lanes.iter_mut().enumerate() {
-            *lane = u64::from_str_radix(text.get(index * 16..index * 16 + 16)?, 16).ok()?;
+    /// The sum as it is stored.
+    pub fn to_bytes(self) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        for (place, lane) in bytes.chunks_exact_mut(8).zip(self.0) {
+            place.copy_from_slice(&lane.to_be_bytes());
         }
-        Some(Self(lanes))
+        bytes
+    }
+
+    /// The sum as it was stored.
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        let mut lanes = [0; 4];
+        for (lane, bytes) in lanes.iter_mut().zip(bytes.chunks_exact(8)) {
+            let mut word = [0; 8];
+            word.copy_from_slice(bytes);
+            *lane = u64::from_be_bytes(word);
+        }
+        Self(lanes)
     }
 }
 
@@ -352,7 +363,7 @@ mod tests {
             sum(&[("b", "2")])
         );
         let set = sum(&[("a", "1")]);
-        assert_eq!(ResultSet::from_hex(&set.to_hex()), Some(set));
+        assert_eq!(ResultSet::from_bytes(set.to_bytes()), set);
     }
 
     fn json() -> impl Strategy<Value = Value> {

@@ -13,10 +13,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use logreel_core::event::{
-    Budget, Custom, Durability, MessageAdded, Provenance, Relation, RunKind, RunStarted,
+    Budget, Custom, Durability, Effect, MessageAdded, Provenance, Relation, RunKind, RunStarted,
+    StepFinished,
 };
 use logreel_core::{
     AppendId, Blob, Digest, Draft, Epoch, FOLD_VERSION, Json, Outside, Payload, RunId, Seq, Status,
+    StepId,
 };
 use logreel_store::contract::TestEnv;
 use logreel_store::sqlite::{Options, this_host};
@@ -208,7 +210,7 @@ fn a_newer_schema_is_refused_with_both_versions() {
             newer,
             Error::NewerSchema {
                 found: 99,
-                known: 3,
+                known: 4,
                 ..
             }
         ),
@@ -577,9 +579,30 @@ async fn what_a_context_node_says_is_stored_once() {
 #[tokio::test]
 async fn a_store_of_the_first_schema_is_brought_up_to_date() {
     let place = Place::new();
-    drop(place.open());
+    let store = place.open();
+    let owner = join(&store).await;
+    let worked = create(&store, Some(owner)).await;
+    let finished = StepFinished {
+        attempt: 1,
+        effect: Effect::Idempotent,
+        input_digest: None,
+        output: Payload::null(),
+        started_at: Some(SystemEnv.now()),
+        step: StepId::from_parts(["a".to_owned()]).unwrap(),
+    };
+    let append = Append {
+        run: worked.row.run,
+        expect: worked.row.head,
+        epoch: worked.epoch,
+        id: AppendId::driver(1),
+        drafts: vec![Draft::new(finished)],
+        blobs: Vec::new(),
+    };
+    store.append(append).await.unwrap();
+    drop(store);
     place.sql(
-        "DROP TABLE origins; DROP INDEX live_limit; ALTER TABLE live DROP COLUMN limit_max;
+        "UPDATE live SET results = lower(hex(results)) WHERE results IS NOT NULL;
+         DROP TABLE origins; DROP INDEX live_limit; ALTER TABLE live DROP COLUMN limit_max;
          ALTER TABLE live DROP COLUMN limit_key; ALTER TABLE blobs DROP COLUMN shares;
          PRAGMA user_version = 1",
     );

@@ -247,7 +247,7 @@ pub(super) fn land(tx: &mut Tx<'_>, landing: Landing<'_>, tip: &Tip) -> Result<L
         row.head.seq.0.cast_signed(),
         row.head.digest.as_bytes().as_slice(),
         row.updated_at.as_micros(),
-        rows::results_text(&tip.results),
+        rows::results_bytes(&tip.results),
         rows::to_text(&row.pulse),
         before.head.seq.0.cast_signed(),
         before.head.digest.as_bytes().as_slice(),

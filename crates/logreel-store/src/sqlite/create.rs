@@ -126,7 +126,7 @@ pub(super) fn place(tx: &mut Tx<'_>, placed: Placed<'_>) -> Result<i64, Halt> {
         row.head.seq.0.cast_signed(),
         row.head.digest.as_bytes().as_slice(),
         row.updated_at.as_micros(),
-        rows::results_text(&tip.results),
+        rows::results_bytes(&tip.results),
         rows::to_text(&row.pulse),
         owner.map(|owner| owner.0.cast_signed()),
         owner.map(|_| now.as_micros()),

@@ -230,7 +230,7 @@ fn project(
         row.head.seq.0.cast_signed(),
         row.head.digest.as_bytes().as_slice(),
         row.updated_at.as_micros(),
-        rows::results_text(&import.results),
+        rows::results_bytes(&import.results),
         rows::to_text(&row.pulse),
     ];
     if ended.is_some() {

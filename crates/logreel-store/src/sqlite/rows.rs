@@ -99,13 +99,15 @@ fn read(conn: &Connection, from: &rusqlite::Row<'_>) -> Result<Stored, Halt> {
     let fold_version: u32 = from.get(4)?;
     let results = match from
         .get_ref(14)?
-        .as_str_or_null()
+        .as_blob_or_null()
         .map_err(rusqlite::Error::from)?
     {
         None => ResultSet::default(),
-        Some(text) => {
-            ResultSet::from_hex(text).ok_or_else(|| damaged(format!("the results of {run}")))?
-        }
+        Some(bytes) => ResultSet::from_bytes(
+            bytes
+                .try_into()
+                .map_err(|_| damaged(format!("the results of {run}")))?,
+        ),
     };
     let owner: Option<i64> = from.get(16)?;
     let since: Option<i64> = from.get(17)?;
@@ -477,8 +479,8 @@ pub(super) fn to_text<T: serde::Serialize>(value: &T) -> String {
 }
 
 /// The sum of results as stored: nothing when there are none yet.
-pub(super) fn results_text(results: &ResultSet) -> Option<String> {
-    (*results != ResultSet::default()).then(|| results.to_hex())
+pub(super) fn results_bytes(results: &ResultSet) -> Option<[u8; 32]> {
+    (*results != ResultSet::default()).then(|| results.to_bytes())
 }
 
 pub(super) fn relation_name(relation: Relation) -> &'static str {

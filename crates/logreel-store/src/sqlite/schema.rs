@@ -12,7 +12,7 @@
 use rusqlite::Connection;
 
 /// Changes with the tables.
-pub(super) const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 4;
 
 /// The page size of a new store. A row of more than half a page has the page to itself, and one of more
 /// than a page fills pages to the brim: with 4 KiB, messages of 2 kB take twice their length. An append
@@ -53,7 +53,7 @@ CREATE TABLE runs (
   head_seq INTEGER,
   head_digest BLOB,
   updated_at INTEGER,
-  results TEXT,
+  results BLOB,
   pulse TEXT,
   facts TEXT NOT NULL
 );
@@ -73,7 +73,7 @@ CREATE TABLE live (
   head_seq INTEGER NOT NULL,
   head_digest BLOB NOT NULL,
   updated_at INTEGER NOT NULL,
-  results TEXT,
+  results BLOB,
   pulse TEXT NOT NULL,
   owner INTEGER,
   since INTEGER,
@@ -190,6 +190,13 @@ pub(super) fn upgrade(conn: &Connection) -> rusqlite::Result<()> {
                PRIMARY KEY (run, last)
              ) WITHOUT ROWID;
              PRAGMA user_version = 3;",
+        )?;
+    }
+    if version(conn)? == 3 {
+        conn.execute_batch(
+            "UPDATE live SET results = unhex(results);
+             UPDATE runs SET results = unhex(results);
+             PRAGMA user_version = 4;",
         )?;
     }
     Ok(())
