@@ -365,7 +365,7 @@ async fn what_a_person_says_is_taken_at_the_next_turn_once() {
     let run = start(&engine, &spec, "go").await;
     until_waiting(&engine, &run).await;
     let id = run.id();
-    let say = || engine.say(&id, "and hurry", None, Some("r1"));
+    let say = || engine.say(&id, "and hurry", None).request("r1");
     let receipt = say().await.unwrap();
     assert_eq!(say().await.unwrap(), receipt, "the same request");
     engine.answer(&run.id(), Answer::approve()).await.unwrap();

@@ -194,7 +194,7 @@ impl logreel::Agents for Late {
             let (log, run) = (ctx.log(), ctx.run_id());
             let queued = log.with_state(|state| state.queued.front().copied());
             let Some(queued) = queued else {
-                engine.say(&run, "wait, also this", None, None).await?;
+                engine.say(&run, "wait, also this", None).await?;
                 return Ok(Json::of("not heard")?);
             };
             let node = Blob::new(b"{}".to_vec());
@@ -221,7 +221,7 @@ async fn what_was_given_a_receipt_is_heard_before_the_run_completes() {
     let run = engine.agent(&json!({"name": "late"})).unwrap();
     let run = run.start("go").await.unwrap();
     assert_eq!(output(&run).await, json!("heard"));
-    let said = engine.say(&run.id(), "too late", None, None).await;
+    let said = engine.say(&run.id(), "too late", None).await;
     assert_eq!(said.unwrap_err().kind(), logreel::ErrorKind::Terminal);
 }
 
@@ -288,7 +288,7 @@ async fn what_people_say_to_runs_is_recorded_without_secrets() {
     };
     until(&engine, &run, is_waiting(WaitKind::InDoubt)).await;
     engine
-        .say(&id, format!("{said} hush-12"), None, None)
+        .say(&id, format!("{said} hush-12"), None)
         .await
         .unwrap();
     let returned = Json::from(json!({ "sent": said, "access_token": "correct-horse" }));

@@ -26,10 +26,10 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     }
     let opened = place.speak().await?;
     let run = name::resolve(&opened.store, &args.run).await?;
-    let request_id = args.request_id.as_deref();
-    let said = opened
-        .engine
-        .say(&run, args.text, Some(ask::who()), request_id);
+    let mut said = opened.engine.say(&run, args.text, Some(ask::who()));
+    if let Some(id) = args.request_id {
+        said = said.request(id);
+    }
     let seq = said.await?;
     if out.json {
         out.json_line(&json!({"run": run, "seq": seq}))?;

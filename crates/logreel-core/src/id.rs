@@ -239,9 +239,41 @@ text_id!(
     /// Names one append, so that the same append sent twice lands once.
     AppendId, "append id", 256
 );
+text_id!(
+    /// A caller's own name for a request, so that the same request sent twice is done once.
+    RequestId, "request id", 256
+);
 
 impl AppendId {
     const DRIVER: &str = "~";
+    const REQUEST: &str = "request:";
+    /// Of each half of a request's append: 128 bits.
+    const REQUEST_DIGITS: usize = 32;
+
+    /// The id of the append that a caller's request leads to: which request it is, and the digest of what
+    /// it asks. A store knows a request by the first part alone, so that the same request id for
+    /// something else is refused and never taken for what was asked before.
+    pub fn request(request: &RequestId, asked: &Digest) -> Self {
+        let which = Digest::of(request.as_str().as_bytes()).hex();
+        let (which, asked) = (&which[..Self::REQUEST_DIGITS], asked.hex());
+        let asked = &asked[..Self::REQUEST_DIGITS];
+        Self(Arc::from(format!("{}{which}:{asked}", Self::REQUEST)))
+    }
+
+    /// What no two appends of a run share: of a request its first part, with the colon that ends it; else
+    /// all of the id.
+    pub fn name(&self) -> &str {
+        let whole = Self::REQUEST.len() + 2 * Self::REQUEST_DIGITS + 1;
+        match self.0.starts_with(Self::REQUEST) && self.0.len() == whole {
+            true => &self.0[..whole - Self::REQUEST_DIGITS],
+            false => &self.0,
+        }
+    }
+
+    /// Whether a caller's request led to it.
+    pub fn is_request(&self) -> bool {
+        self.name().len() < self.0.len()
+    }
 
     /// The id of a driver's own append. It is only ever sent again with the head it was first sent
     /// with, so a store need not index it: if it landed, it landed right after that head.

@@ -35,7 +35,9 @@ pub use digest::{Digest, Digester};
 pub use event::{Body, Event};
 pub use fold::{IllegalEvent, fold, replay};
 pub use fork::{Fork, Tally, decide_fork};
-pub use id::{AppendId, CallId, Epoch, Head, IdError, RunId, Seq, Session, StepId, WaitId};
+pub use id::{
+    AppendId, CallId, Epoch, Head, IdError, RequestId, RunId, Seq, Session, StepId, WaitId,
+};
 pub use json::{Blob, BlobRef, INLINE_MAX, Json, Payload};
 pub use ready::Ready;
 pub use row::{FOLD_VERSION, Row, Status};

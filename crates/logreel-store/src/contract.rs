@@ -63,6 +63,7 @@ macro_rules! contract_tests {
             a_context_node_reads_back_whatever_the_log_has_of_it
             a_command_needs_no_lease_and_bumps_no_epoch
             a_command_sent_twice_gets_the_same_receipt
+            a_request_id_is_for_one_request
             a_cancel_always_lands_and_twice_is_harmless
             a_refused_command_writes_nothing
             an_answer_after_the_deadline_records_the_timeout

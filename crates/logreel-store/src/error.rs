@@ -66,6 +66,11 @@ pub enum Error {
         /// What happened.
         what: String,
     },
+    /// The request id was used for something else. Use another one.
+    #[error(
+        "{0} knows this request id from another request, or from this one with other arguments; a new request needs an id of its own"
+    )]
+    RequestIdTaken(RunId),
     /// The run is still live or needed; it cannot be deleted.
     #[error("run {run} cannot be deleted: {why}")]
     StillNeeded {

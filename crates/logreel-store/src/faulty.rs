@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 
 use async_trait::async_trait;
-use logreel_core::{AppendId, Blob, Digest, Epoch, Outside, RunId, RunKey, Seq, Session};
+use logreel_core::{AppendId, Blob, Digest, Epoch, Event, Outside, RunId, RunKey, Seq, Session};
 use tokio::runtime::Runtime;
 
 use crate::{
@@ -319,6 +319,10 @@ impl RunStore for FaultyStore {
     ) -> Result<Commanded, Error> {
         self.write(self.inner.command(run, id, command, blobs))
             .await
+    }
+
+    async fn landed(&self, run: &RunId, id: &AppendId) -> Result<Option<Vec<Event>>, Error> {
+        self.pass(self.inner.landed(run, id)).await
     }
 
     async fn read(&self, run: &RunId, from: Seq, limit: usize) -> Result<EventPage, Error> {

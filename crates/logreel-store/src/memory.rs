@@ -19,8 +19,8 @@ use async_trait::async_trait;
 use logreel_core::decide::{ClaimDecision, decide_claim};
 use logreel_core::event::{ClaimReason, Relation};
 use logreel_core::{
-    AppendId, Blob, Digest, Draft, Epoch, Outside, Ready, Row, RunId, RunKey, Seq, Session, Status,
-    StepId, decide_outside,
+    AppendId, Blob, Digest, Draft, Epoch, Event, Outside, Ready, Row, RunId, RunKey, Seq, Session,
+    Status, StepId, decide_outside,
 };
 
 use self::state::{Member, Receipt, Run, State};
@@ -328,7 +328,7 @@ impl RunStore for MemoryStore {
         let now = self.0.env.now();
         let it = guard.run_mut(&run)?;
         // Rule 2: the append id first; the same id again gets the first answer.
-        if let Some(first) = it.receipts.get(&id) {
+        if let Some(first) = it.receipt(&id)? {
             return Ok(Appended::again(first.events.clone()));
         }
         // Rule 3: a stale epoch is fenced before anything else is looked at.
@@ -353,13 +353,7 @@ impl RunStore for MemoryStore {
         let before = it.tip.results;
         let events = it.extend(prepared, epoch, now)?;
         let results = it.tip.results.minus(before);
-        it.receipts.insert(
-            id,
-            Receipt {
-                events: events.clone(),
-                answer: Ok(()),
-            },
-        );
+        it.keep_receipt(id, events.clone(), Ok(()));
         let row = it.tip.row.clone();
         guard.keep_blobs(run, blobs, &events);
         drop(guard);
@@ -383,7 +377,7 @@ impl RunStore for MemoryStore {
         let now = self.0.env.now();
         let it = state.run_mut(run)?;
         // Rule 2 again: receipts of commands are found by the same id.
-        if let Some(Receipt { events, answer }) = it.receipts.get(id).cloned() {
+        if let Some(Receipt { events, answer, .. }) = it.receipt(id)?.cloned() {
             let entry = self.entry_of(state, state.run(run)?);
             return Ok(Commanded {
                 answer,
@@ -404,11 +398,7 @@ impl RunStore for MemoryStore {
         if !decision.drafts.is_empty() {
             let prepared = self.prepare(decision.drafts, &blobs)?;
             events = it.extend(prepared, it.tip.row.epoch, now)?;
-            let receipt = Receipt {
-                events: events.clone(),
-                answer: answer.clone(),
-            };
-            it.receipts.insert(id.clone(), receipt);
+            it.keep_receipt(id.clone(), events.clone(), answer.clone());
             state.keep_blobs(*run, blobs, &events);
         }
         let entry = self.entry_of(state, state.run(run)?);
@@ -422,6 +412,13 @@ impl RunStore for MemoryStore {
             entry,
             repeated: false,
         })
+    }
+
+    async fn landed(&self, run: &RunId, id: &AppendId) -> Result<Option<Vec<Event>>, Error> {
+        let state = self.lock();
+        let first = state.run(run)?.receipt(id)?;
+        let first = first.filter(|_| id.driver_tag().is_none());
+        Ok(first.map(|first| first.events.clone()))
     }
 
     async fn read(&self, run: &RunId, from: Seq, limit: usize) -> Result<EventPage, Error> {

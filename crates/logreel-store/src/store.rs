@@ -25,7 +25,8 @@ pub(crate) const SCANNED_AT_ONCE: usize = 512;
 /// - **Durable**: what was acknowledged survives a crash (in the store's durability mode).
 /// - **Linear**: an append lands only on the head (seq *and* digest) it was decided on, under the
 ///   current epoch; `seq` is dense from 1 and times never decrease.
-/// - **Idempotent**: the same append id again gets the first answer and writes nothing.
+/// - **Idempotent**: the same append id again gets the first answer and writes nothing. A request id
+///   ([`AppendId::request`]) that comes with another request is refused.
 /// - **Outside commands cannot conflict**: they read, decide and append in one transaction.
 /// - **The row is the fold**: [`Entry::row`] always equals the fold of the whole log.
 /// - **Fenced**: after a claim no append of an earlier epoch lands.
@@ -72,6 +73,10 @@ pub trait RunStore: Send + Sync + 'static {
         command: &Outside,
         blobs: Vec<Blob>,
     ) -> Result<Commanded, Error>;
+
+    /// The events of the append with this id; `None` when it has not landed. A driver's own id, which is
+    /// only ever sent again with the same head, is not found.
+    async fn landed(&self, run: &RunId, id: &AppendId) -> Result<Option<Vec<Event>>, Error>;
 
     /// A page of the log from `from`, inclusive. At most `limit` events, at least one when there is
     /// one; a page may be shorter to bound its memory. The log of a fork begins with the events that

@@ -1,10 +1,17 @@
 //! `answer`: says to a run what it waits to hear.
 
-use logreel_core::{AppendId, Digest, Json, Outside, Payload, RunId, WaitId};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use logreel_core::event::WaitOutcome;
+use logreel_core::{
+    AppendId, Body, Digest, Event, Json, Outside, Payload, Rejected, RunId, Seq, WaitId,
+};
 use logreel_store::Entry;
 
 use crate::Error;
 use crate::engine::{Engine, Inner};
+use crate::request::Ask;
 
 /// What someone says to a run that waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +37,13 @@ impl Answer {
     /// A value, for a wait that is no approval.
     pub fn value(value: Json) -> Self {
         Self::of(None).with(value)
+    }
+
+    /// All that is said.
+    fn asked(&self) -> impl serde::Serialize + use<> {
+        let (wait, approved) = (self.wait, self.approved);
+        let (reason, by) = (self.reason.clone(), self.by.clone());
+        ("answer", wait, approved, self.value.clone(), reason, by)
     }
 
     fn of(approved: Option<bool>) -> Self {
@@ -72,8 +86,30 @@ impl Answer {
 }
 
 impl Engine {
-    /// Answers an approval or a signal. The same answer again gets the same receipt.
-    pub async fn answer(&self, run: &RunId, answer: Answer) -> Result<Entry, Error> {
+    /// Answers an approval or a signal. The same answer again gets the same receipt, also when someone
+    /// else gives it.
+    pub fn answer(&self, run: &RunId, answer: Answer) -> Ask<Entry> {
+        let (engine, run) = (Arc::clone(&self.0), *run);
+        Ask::new(async move |request| {
+            let redaction = engine.redaction_in(&run).await;
+            let answer = Answer {
+                value: redaction.json(answer.value),
+                reason: answer.reason.map(|reason| redaction.text(reason)),
+                ..answer
+            };
+            let named = request.named(&answer.asked());
+            engine.answer(&run, answer, named).await
+        })
+    }
+}
+
+impl Inner {
+    async fn answer(
+        &self,
+        run: &RunId,
+        answer: Answer,
+        named: Option<AppendId>,
+    ) -> Result<Entry, Error> {
         let Answer {
             wait,
             approved,
@@ -83,34 +119,62 @@ impl Engine {
         } = answer;
         let wait = match wait {
             Some(wait) => Some(wait),
-            None => self.0.only_question(run).await?,
+            None => self.only_question(run).await?,
         };
-        // With the wait known the id is computed, so that a repeated answer finds its receipt.
-        let id = match wait {
-            Some(wait) => {
+        let id = match (named, wait) {
+            (Some(id), _) => id,
+            // With the wait known the id is computed, so that a repeated answer finds its receipt.
+            (None, Some(wait)) => {
                 let said = Digest::of(format!("{approved:?} {value}").as_bytes()).hex();
                 AppendId::new(format!("answer:{wait}:{}", &said[..16]))?
             }
-            None => self.0.draw_append_id(),
+            (None, None) => self.draw_append_id(),
         };
-        let redaction = self.0.redaction_in(run).await;
-        let (value, blob) = Payload::of(redaction.json(value));
-        let reason = reason.map(|reason| redaction.text(reason));
+        let (value, blob) = Payload::of(value);
         let command = Outside::Answer {
             wait,
             approved,
-            value,
+            value: value.clone(),
             reason,
             by,
         };
-        self.0
-            .command(run, id, command, blob.into_iter().collect())
-            .await
-            .map(|done| done.entry)
+        let blobs = blob.into_iter().collect();
+        match self.command(run, id, command, blobs).await {
+            Ok(done) => Ok(done.entry),
+            // Someone else may have given this very answer, under a name of their own.
+            Err(error) => match &error {
+                Error::Rejected {
+                    why: Rejected::WaitHasEnded(wait),
+                    ..
+                } if self.was_answered(run, *wait, approved, &value).await? => {
+                    Ok(self.store.entry(run).await?)
+                }
+                _ => Err(error),
+            },
+        }
     }
-}
 
-impl Inner {
+    /// Whether the wait ended with this answer.
+    async fn was_answered(
+        &self,
+        run: &RunId,
+        wait: WaitId,
+        approved: Option<bool>,
+        value: &Payload,
+    ) -> Result<bool, Error> {
+        let mut same = false;
+        let mut each = |event: Event| match event.body {
+            Body::WaitEnded(ended) if ended.wait == wait => {
+                same = ended.outcome == WaitOutcome::Answered
+                    && (ended.approved, &ended.value) == (approved, value);
+                ControlFlow::Break(())
+            }
+            _ => ControlFlow::Continue(()),
+        };
+        self.store.scan(run, Seq::FIRST, &mut each).await?;
+        Ok(same)
+    }
+
     /// The one wait that an answer can mean when it names none.
     async fn only_question(&self, run: &RunId) -> Result<Option<WaitId>, Error> {
         let entry = self.store.entry(run).await?;

@@ -1,6 +1,7 @@
 //! Limits: what would go over one waits, and goes on when someone raised it or a child returned what it
 //! did not use. [`logreel_core::budget`] says what a limit is and when it is reached.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use logreel_core::budget::{Limit, OverBudget};
@@ -15,10 +16,11 @@ use logreel_store::{Entry, RunStore};
 
 use crate::Error;
 use crate::ctx::{Counted, Ctx, OUTER};
-use crate::engine::Engine;
+use crate::engine::{Engine, Inner};
 use crate::error::TaskError;
 use crate::journal::{NEW_WAIT, RecordError};
 use crate::log::Log;
+use crate::request::{Ask, Request};
 
 impl Engine {
     /// Raises limits of a run, and of every run above it as far as they have such limits; what is added
@@ -26,25 +28,36 @@ impl Engine {
     /// the run goes on; [`Engine::resume`] does it here.
     ///
     /// Refused when the run lacks one of the limits: there is nothing to raise.
-    pub async fn add_budget(
+    pub fn add_budget(&self, run: &RunId, add: Budget, by: impl Into<String>) -> Ask<Entry> {
+        let (engine, run, by) = (Arc::clone(&self.0), *run, by.into());
+        Ask::new(async move |request| engine.add_budget(&run, add, by, request).await)
+    }
+}
+
+impl Inner {
+    async fn add_budget(
         &self,
         run: &RunId,
         add: Budget,
-        by: impl Into<String>,
+        by: String,
+        request: Request,
     ) -> Result<Entry, Error> {
-        let by = by.into();
-        let mut chain = vec![self.0.store.entry(run).await?];
+        let mut chain = vec![self.store.entry(run).await?];
         while let Some(above) = chain.last().and_then(above) {
-            match self.0.store.entry(&above).await {
+            match self.store.entry(&above).await {
                 Ok(entry) => chain.push(entry),
                 // A pruned parent had ended.
                 Err(logreel_store::Error::NotFound(_)) => break,
                 Err(error) => return Err(error.into()),
             }
         }
-        check_raise(&chain[0].row, &add)?;
+        // The same for every run above: each has what it did under this name, and one that a crash left
+        // out has it done by the same request again.
+        let asked = ("add budget", run, &add, &by);
+        let refused = check_raise(&chain[0].row, &add);
+        let above = chain.iter().enumerate().skip(1).rev();
         // From the root down: at no time may a child use what the runs above it do not allow.
-        for (at, entry) in chain.iter().enumerate().skip(1).rev() {
+        for (at, entry) in above.filter(|_| refused.is_ok()) {
             let mut add = add.clone();
             for limit in Limit::ALL {
                 if entry.row.facts.budget.get(limit).is_none() {
@@ -54,13 +67,13 @@ impl Engine {
             if add.is_empty() || entry.row.status().is_terminal() {
                 continue;
             }
+            let id = request.append_id(self, &asked);
             let command = Outside::AddBudget {
                 add,
                 by: Some(by.clone()),
                 child: Some(chain[at - 1].row.run),
             };
-            let id = self.0.draw_append_id();
-            match self.0.command(&entry.row.run, id, command, vec![]).await {
+            match self.command(&entry.row.run, id, command, vec![]).await {
                 // It has ended meanwhile, and so will this run.
                 Ok(_)
                 | Err(Error::Rejected {
@@ -70,13 +83,14 @@ impl Engine {
                 Err(error) => return Err(error),
             }
         }
+        let id = request.append_id(self, &asked);
         let command = Outside::AddBudget {
             add,
             by: Some(by),
             child: None,
         };
-        let id = self.0.draw_append_id();
-        Ok(self.0.command(run, id, command, vec![]).await?.entry)
+        // What must not be raised above it is refused here too, unless it was raised before.
+        Ok(self.command(run, id, command, vec![]).await?.entry)
     }
 }
 

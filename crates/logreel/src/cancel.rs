@@ -1,9 +1,12 @@
 //! `cancel`: ends a run now, whoever drives it, and everyone below it.
 
-use logreel_core::{Outside, Rejected, RunId, Status};
+use std::sync::Arc;
+
+use logreel_core::{AppendId, Outside, Rejected, RunId, Status};
 
 use crate::Error;
 use crate::engine::{Engine, Inner};
+use crate::request::Ask;
 use crate::workflow::groups;
 
 /// The answer to a cancel.
@@ -19,13 +22,13 @@ pub enum CancelOutcome {
 
 impl Engine {
     /// Cancels any run by its id.
-    pub async fn cancel(
-        &self,
-        run: &RunId,
-        reason: impl Into<String>,
-    ) -> Result<CancelOutcome, Error> {
-        let reason = self.0.redaction_in(run).await.text(reason.into());
-        self.0.cancel(run, Some(reason)).await
+    pub fn cancel(&self, run: &RunId, reason: impl Into<String>) -> Ask<CancelOutcome> {
+        let (engine, run, reason) = (Arc::clone(&self.0), *run, reason.into());
+        Ask::new(async move |request| {
+            let reason = engine.redaction_in(&run).await.text(reason);
+            let id = request.append_id(&engine, &("cancel", &reason));
+            engine.cancel_as(&run, id, Some(reason)).await
+        })
     }
 }
 
@@ -35,13 +38,20 @@ impl Inner {
         run: &RunId,
         reason: Option<String>,
     ) -> Result<CancelOutcome, Error> {
+        self.cancel_as(run, self.draw_append_id(), reason).await
+    }
+
+    /// [`Inner::cancel`] under this id. Those below are cancelled once, whatever their appends are called.
+    pub(crate) async fn cancel_as(
+        &self,
+        run: &RunId,
+        id: AppendId,
+        reason: Option<String>,
+    ) -> Result<CancelOutcome, Error> {
         let command = Outside::Cancel {
             reason: reason.clone(),
         };
-        let outcome = match self
-            .command(run, self.draw_append_id(), command, Vec::new())
-            .await
-        {
+        let outcome = match self.command(run, id, command, Vec::new()).await {
             Ok(done) if done.events.is_empty() => {
                 CancelOutcome::AlreadyTerminal(done.entry.row.status())
             }

@@ -298,9 +298,6 @@ pub enum Error {
     /// Only an agent hears what is said to it.
     #[error("{0} is no agent's run, so nobody would hear it")]
     NotSteered(RunId),
-    /// A request id that was used for something else.
-    #[error("{0} knows this request id from another command")]
-    RequestIdTaken(RunId),
     /// The run's children go on without it.
     #[error("{run} has live children ({child}); wait for them, or cancel them")]
     HasChildren {
@@ -392,6 +389,7 @@ impl Error {
                 Store::NewerSchema { .. } | Store::NewerFormat(_) => ErrorKind::NewerFormat,
                 Store::Corrupt { .. } => ErrorKind::Corrupt,
                 Store::TooLarge { .. } => ErrorKind::TooLarge,
+                Store::RequestIdTaken(_) => ErrorKind::Conflict,
                 Store::StillNeeded { .. }
                 | Store::ForkedFrom { .. }
                 | Store::ReadOnly(_)
@@ -457,7 +455,7 @@ impl Error {
             Self::Waiting { .. } => ErrorKind::NotApplicable,
             Self::SpecChanged { .. } => ErrorKind::SpecChanged,
             Self::UnknownTask { .. } => ErrorKind::NotFound,
-            Self::AlreadyHere(_) | Self::RequestIdTaken(_) => ErrorKind::Conflict,
+            Self::AlreadyHere(_) => ErrorKind::Conflict,
             Self::DamagedCheckpoint(_) => ErrorKind::Invalid,
             Self::HasChildren { .. } | Self::NotSteered(_) => ErrorKind::NotApplicable,
             Self::Lacks { .. } | Self::Input { .. } => ErrorKind::Invalid,

@@ -16,9 +16,11 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::Error;
+use crate::driver::Begin;
 use crate::engine::{Engine, Inner};
 use crate::handle::RunHandle;
 use crate::program::Program;
+use crate::request::Request;
 use crate::start::{CREATE_PAUSE, CREATE_TRIES, first_own};
 use crate::workflow::Workflow;
 use given::{Given, Parting};
@@ -42,6 +44,7 @@ pub struct ForkRun {
     spec_file: Option<String>,
     git: Option<Git>,
     queue: bool,
+    request: Result<Request, Error>,
 }
 
 /// What the fork goes on under.
@@ -75,6 +78,7 @@ impl Engine {
             spec_file: None,
             git: None,
             queue: false,
+            request: Ok(Request::default()),
         }
     }
 }
@@ -157,6 +161,31 @@ impl ForkRun {
         self
     }
 
+    /// Your own name for this request: the same again gives the same fork, wherever a parent that is driven
+    /// has got to. With other arguments it is a conflict.
+    pub fn request(mut self, id: impl AsRef<str>) -> Self {
+        self.request = Request::new(id);
+        self
+    }
+
+    /// All that was said.
+    fn asked(&self) -> impl Serialize + use<> {
+        let said = |json: &Result<Json, Error>| json.as_ref().ok().cloned();
+        let results = self.results.iter();
+        let results: Vec<_> = results
+            .map(|(call, json)| (call.clone(), said(json)))
+            .collect();
+        let under = match &self.under {
+            Under::Stored => (None, false),
+            Under::Registered => (None, true),
+            Under::Workflow(workflow) => (Some(workflow.json().clone()), true),
+            Under::Agent(spec) => (Some(spec.clone()), true),
+        };
+        let (point, input) = (format!("{:?}", self.point), self.input.as_ref().map(said));
+        let (messages, model) = (self.messages.clone(), self.model.clone());
+        ("fork", point, input, results, messages, under, model)
+    }
+
     /// Which event it leaves its parent at, and which writes it would do again. Makes nothing. From then
     /// on the point is that event, wherever a parent that is driven has got to.
     pub async fn look(&mut self) -> Result<Outlook, Error> {
@@ -169,6 +198,13 @@ impl ForkRun {
     async fn fork(self) -> Result<RunHandle<Json>, Error> {
         let engine = Arc::clone(&self.engine);
         engine.check_open()?;
+        let asked = self.asked();
+        let request = self.request.clone()?;
+        let named = match request.run(&engine, &self.parent, &asked).await? {
+            Some((_, Some(made))) => return engine.take_up(made, self.queue).await,
+            Some((run, None)) => Some(run),
+            None => None,
+        };
         let entry = engine.store.entry(&self.parent).await?;
         if entry.erased {
             return Err(ForkError::Erased(self.parent).into());
@@ -188,7 +224,7 @@ impl ForkRun {
                 name: state.row.facts.agent.to_string(),
             });
         }
-        let run = self.run.unwrap_or_else(|| engine.env.run_id());
+        let run = self.run.or(named).unwrap_or_else(|| engine.env.run_id());
         let mut new = NewFork::of(run, self.parent, ForkAt::Seq(at), Relation::Fork);
         let redaction = engine.redaction_in(&self.parent).await;
         if let Some(input) = self.input {
@@ -321,6 +357,20 @@ impl Inner {
                 Ok(RunHandle::new(Arc::clone(self), run))
             }
         }
+    }
+
+    /// A run that the same request made before: driven here, unless it has ended or is left to a worker.
+    pub(crate) async fn take_up(
+        self: &Arc<Self>,
+        made: Entry,
+        queue: bool,
+    ) -> Result<RunHandle<Json>, Error> {
+        let run = made.row.run;
+        if !queue && !made.row.status().is_terminal() && !made.is_driven() {
+            let program = self.program_of(&made).await?;
+            self.spawn_driver(run, program, Begin::Keep, true);
+        }
+        Ok(RunHandle::new(Arc::clone(self), run))
     }
 
     /// Makes a fork; a commit whose outcome is not known is settled by asking for the same again.

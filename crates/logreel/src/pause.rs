@@ -1,11 +1,14 @@
 //! `pause`: stops a run's work, and that of its children, until someone resumes it.
 
+use std::sync::Arc;
+
 use logreel_core::event::{Relation, WaitKind};
-use logreel_core::{Outside, Rejected, RunId};
+use logreel_core::{AppendId, Outside, Rejected, RunId};
 use logreel_store::Entry;
 
 use crate::Error;
 use crate::engine::{Engine, Inner};
+use crate::request::Ask;
 
 /// The answer to a pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,13 +21,13 @@ pub enum PauseOutcome {
 
 impl Engine {
     /// Pauses any run by its id, and its children.
-    pub async fn pause(
-        &self,
-        run: &RunId,
-        reason: impl Into<String>,
-    ) -> Result<PauseOutcome, Error> {
-        let reason = self.0.redaction_in(run).await.text(reason.into());
-        self.0.pause(run, Some(reason)).await
+    pub fn pause(&self, run: &RunId, reason: impl Into<String>) -> Ask<PauseOutcome> {
+        let (engine, run, reason) = (Arc::clone(&self.0), *run, reason.into());
+        Ask::new(async move |request| {
+            let reason = engine.redaction_in(&run).await.text(reason);
+            let id = request.append_id(&engine, &("pause", &reason));
+            engine.pause_as(&run, id, Some(reason)).await
+        })
     }
 }
 
@@ -34,12 +37,23 @@ impl Inner {
         run: &RunId,
         reason: Option<String>,
     ) -> Result<PauseOutcome, Error> {
+        self.pause_as(run, self.draw_append_id(), reason).await
+    }
+
+    async fn pause_as(
+        &self,
+        run: &RunId,
+        id: AppendId,
+        reason: Option<String>,
+    ) -> Result<PauseOutcome, Error> {
         let command = Outside::Pause {
             reason: reason.clone(),
         };
-        let done = self
-            .command(run, self.draw_append_id(), command, Vec::new())
-            .await?;
+        let done = self.command(run, id, command, Vec::new()).await?;
+        // The same request again, and someone has resumed it since.
+        if done.repeated && !is_paused(&done.entry) {
+            return Ok(PauseOutcome::Paused);
+        }
         // Also when it was paused before: whoever paused it may have died before it came to the children.
         for child in self.live_children(run).await? {
             match Box::pin(self.pause(&child, reason.clone())).await {
@@ -71,8 +85,7 @@ impl Inner {
             Err(logreel_store::Error::NotFound(_)) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        let mut waits = parent.row.facts.waits.iter();
-        if waits.any(|open| open.wait.kind == WaitKind::Paused) {
+        if is_paused(&parent) {
             match self
                 .pause(&entry.row.run, Some(WITH_PARENT.to_owned()))
                 .await
@@ -87,6 +100,11 @@ impl Inner {
         }
         Ok(())
     }
+}
+
+fn is_paused(entry: &Entry) -> bool {
+    let mut waits = entry.row.facts.waits.iter();
+    waits.any(|open| open.wait.kind == WaitKind::Paused)
 }
 
 /// Why a child is paused that was made under a paused parent.

@@ -1,11 +1,13 @@
 //! `resolve`: says what became of a write in doubt.
 
+use std::sync::Arc;
+
 use logreel_core::event::Resolution;
 use logreel_core::{Outside, RunId};
 use logreel_store::{Entry, Owner};
 
-use crate::Error;
 use crate::engine::Engine;
+use crate::request::Ask;
 
 /// The answer to a resolve.
 #[derive(Debug, Clone)]
@@ -19,25 +21,29 @@ pub struct Resolved {
 
 impl Engine {
     /// Says what became of a write in doubt: `call` is the step's id as shown.
-    pub async fn resolve(
+    pub fn resolve(
         &self,
         run: &RunId,
         call: impl Into<String>,
         resolution: Resolution,
         by: impl Into<String>,
-    ) -> Result<Resolved, Error> {
-        let lapsed = self.0.store.lapsed(run).await?;
-        let resolution = self.0.redaction_in(run).await.resolution(resolution);
-        let command = Outside::Resolve {
-            call: call.into(),
-            resolution,
-            by: by.into(),
-        };
-        let id = self.0.draw_append_id();
-        let done = self.0.command(run, id, command, Vec::new()).await?;
-        Ok(Resolved {
-            entry: done.entry,
-            not_known_dead: lapsed.into_iter().map(|it| it.owner).collect(),
+    ) -> Ask<Resolved> {
+        let (engine, run) = (Arc::clone(&self.0), *run);
+        let (call, by) = (call.into(), by.into());
+        Ask::new(async move |request| {
+            let lapsed = engine.store.lapsed(&run).await?;
+            let resolution = engine.redaction_in(&run).await.resolution(resolution);
+            let id = request.append_id(&engine, &("resolve", &call, &resolution, &by));
+            let command = Outside::Resolve {
+                call,
+                resolution,
+                by,
+            };
+            let done = engine.command(&run, id, command, Vec::new()).await?;
+            Ok(Resolved {
+                entry: done.entry,
+                not_known_dead: lapsed.into_iter().map(|it| it.owner).collect(),
+            })
         })
     }
 }

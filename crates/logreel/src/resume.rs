@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use logreel_core::row::OpenWait;
-use logreel_core::{Json, Outside, RunId, Status};
+use logreel_core::{Digest, Json, Outside, RunId, Status};
 use logreel_store::{ClaimOutcome, Entry};
 use serde_json::Value;
 use tokio::sync::oneshot;
@@ -14,6 +14,7 @@ use crate::driver::Begin;
 use crate::engine::{Engine, Inner};
 use crate::handle::RunHandle;
 use crate::program::Program;
+use crate::request::{Ask, Request};
 use crate::workflow::Workflow;
 
 /// The answer to a resume.
@@ -25,6 +26,8 @@ pub enum ResumeOutcome {
     GoesOn(RunHandle<Json>),
     /// It had completed; there is nothing to do.
     Completed(RunHandle<Json>),
+    /// The same request was answered before. What became of the run since then stays as it is.
+    Repeated(RunHandle<Json>),
 }
 
 /// How long a driver may take to stop its work and give the lease back.
@@ -40,52 +43,72 @@ enum Under {
     Other(Arc<Program>),
 }
 
+impl Under {
+    /// What someone asks for who asks for this.
+    fn asked(&self) -> (&'static str, Option<Digest>) {
+        match self {
+            Self::Stored => ("resume", None),
+            Self::Registered => ("resume accepting a spec change", None),
+            Self::Other(program) => ("resume under", Some(program.spec_digest)),
+        }
+    }
+}
+
 impl Engine {
     /// Drives a run on: one that was paused or keeps crashing, is ready, or lost its driver. One that
     /// only waits for its children is driven on through them, and one that waits before it calls again
     /// does not wait any longer.
-    pub async fn resume(&self, run: &RunId) -> Result<ResumeOutcome, Error> {
-        self.0.resume(run, Under::Stored).await
+    ///
+    /// A [request id](Ask::request) is kept with the wait that this ends. Where there was none to end, the
+    /// same request again is one to drive the run.
+    pub fn resume(&self, run: &RunId) -> Ask<ResumeOutcome> {
+        self.resume_with(run, Ok(Under::Stored))
     }
 
     /// [`Engine::resume`] under another version of the task than it was started with; recorded.
-    pub async fn resume_accepting_spec_change(&self, run: &RunId) -> Result<ResumeOutcome, Error> {
-        self.0.resume(run, Under::Registered).await
+    pub fn resume_accepting_spec_change(&self, run: &RunId) -> Ask<ResumeOutcome> {
+        self.resume_with(run, Ok(Under::Registered))
     }
 
     /// [`Engine::resume`] under another workflow than it was started with; recorded. What has
     /// finished keeps its result, whatever the new workflow says about it.
-    pub async fn resume_under(
-        &self,
-        run: &RunId,
-        workflow: &Workflow,
-    ) -> Result<ResumeOutcome, Error> {
+    pub fn resume_under(&self, run: &RunId, workflow: &Workflow) -> Ask<ResumeOutcome> {
         let program = self.0.registry.add_workflow(workflow);
-        self.0.resume(run, Under::Other(program)).await
+        self.resume_with(run, Ok(Under::Other(program)))
     }
 
     /// [`Engine::resume`] under another spec of the agent than it was started with; recorded. What
     /// was said and done stays as it is.
-    pub async fn resume_under_agent(
-        &self,
-        run: &RunId,
-        spec: &Value,
-    ) -> Result<ResumeOutcome, Error> {
-        let program = self.0.agent_to_drive(spec)?;
-        self.0.resume(run, Under::Other(program)).await
+    pub fn resume_under_agent(&self, run: &RunId, spec: &Value) -> Ask<ResumeOutcome> {
+        let program = self.0.agent_to_drive(spec);
+        self.resume_with(run, program.map(Under::Other))
+    }
+
+    fn resume_with(&self, run: &RunId, under: Result<Under, Error>) -> Ask<ResumeOutcome> {
+        let (engine, run) = (Arc::clone(&self.0), *run);
+        Ask::new(async move |request| engine.resume(&run, under?, request).await)
     }
 }
 
 impl Inner {
-    async fn resume(self: &Arc<Self>, run: &RunId, under: Under) -> Result<ResumeOutcome, Error> {
+    async fn resume(
+        self: &Arc<Self>,
+        run: &RunId,
+        under: Under,
+        request: Request,
+    ) -> Result<ResumeOutcome, Error> {
         self.check_open()?;
         let mut entry = self.store.entry(run).await?;
+        let handle = RunHandle::new(Arc::clone(self), *run);
+        let named = request.named(&under.asked());
+        let first = match &named {
+            Some(id) => self.store.landed(run, id).await?,
+            None => None,
+        };
         match entry.row.status() {
-            Status::Completed => {
-                return Ok(ResumeOutcome::Completed(RunHandle::new(
-                    Arc::clone(self),
-                    *run,
-                )));
+            Status::Completed => return Ok(ResumeOutcome::Completed(handle)),
+            Status::Failed | Status::Cancelled if first.is_some() => {
+                return Ok(ResumeOutcome::Repeated(handle));
             }
             status @ (Status::Failed | Status::Cancelled) => {
                 return Err(Error::Ended { run: *run, status });
@@ -110,17 +133,17 @@ impl Inner {
             // Whoever drives it waits for a retry by itself.
             open.wait.kind.stops_everything() || !driven && open.wait.ends_with_resume(now)
         };
-        if entry.row.facts.waits.iter().any(stopped) {
+        let stops = entry.row.facts.waits.iter().any(stopped);
+        // Whoever asked first may have died before it drove the run; if not, someone saw to it.
+        if first.is_some() && (stops || driven) {
+            return Ok(ResumeOutcome::Repeated(handle));
+        }
+        if stops {
             let command = Outside::Resume { by: None };
-            entry = self
-                .command(run, self.draw_append_id(), command, Vec::new())
-                .await?
-                .entry;
+            let id = named.unwrap_or_else(|| self.draw_append_id());
+            entry = self.command(run, id, command, Vec::new()).await?.entry;
             if entry.is_driven() && crate::record::is_with_recorder(&entry.row.facts) {
-                return Ok(ResumeOutcome::GoesOn(RunHandle::new(
-                    Arc::clone(self),
-                    *run,
-                )));
+                return Ok(ResumeOutcome::GoesOn(handle));
             }
             // A driver that saw the pause gives its lease back; one that did not see it in time goes
             // on, and the claim says so.
@@ -139,7 +162,6 @@ impl Inner {
             answer,
         };
         self.spawn_driver(*run, Arc::clone(&program), begin, true);
-        let handle = RunHandle::new(Arc::clone(self), *run);
         // No answer: this process has a driver for the run already, which goes on by itself.
         let Ok(outcome) = answered.await else {
             return Ok(ResumeOutcome::Driving(handle));
@@ -178,7 +200,7 @@ impl Inner {
     async fn resume_children(self: &Arc<Self>, run: &RunId) -> Result<bool, Error> {
         let mut any = false;
         for child in self.live_children(run).await? {
-            match Box::pin(self.resume(&child, Under::Stored)).await {
+            match Box::pin(self.resume(&child, Under::Stored, Request::default())).await {
                 Ok(_) => any = true,
                 Err(Error::Driven { .. } | Error::Waiting { .. } | Error::Ended { .. }) => {}
                 Err(error) => return Err(error),

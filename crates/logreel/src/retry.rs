@@ -20,6 +20,7 @@ use crate::Error;
 use crate::engine::{Engine, Inner};
 use crate::fork::change_spec;
 use crate::handle::RunHandle;
+use crate::request::Request;
 use crate::workflow::Workflow;
 
 /// How long the driver of a run that was just cancelled may take to let go of it.
@@ -37,6 +38,7 @@ pub struct RetryRun {
     accept_spec_change: bool,
     under: Option<Value>,
     git: Option<Git>,
+    request: Result<Request, Error>,
 }
 
 impl Engine {
@@ -53,6 +55,7 @@ impl Engine {
             accept_spec_change: false,
             under: None,
             git: None,
+            request: Ok(Request::default()),
         }
     }
 }
@@ -104,9 +107,36 @@ impl RetryRun {
         self
     }
 
+    /// Your own name for this request: the same again gives the same new run. With other arguments it is a
+    /// conflict.
+    pub fn request(mut self, id: impl AsRef<str>) -> Self {
+        self.request = Request::new(id);
+        self
+    }
+
+    /// All that was said.
+    fn asked(&self) -> impl Serialize + use<> {
+        let input = self.input.as_ref().and_then(|input| input.as_ref().ok());
+        let (from, under) = (self.from.clone(), self.under.clone());
+        (
+            "retry",
+            from,
+            input.cloned(),
+            under,
+            self.accept_spec_change,
+        )
+    }
+
     async fn retry(self) -> Result<RunHandle<Json>, Error> {
         let engine = Arc::clone(&self.engine);
         engine.check_open()?;
+        let asked = self.asked();
+        let request = self.request.clone()?;
+        let named = match request.run(&engine, &self.parent, &asked).await? {
+            Some((_, Some(made))) => return engine.take_up(made, self.queue).await,
+            Some((run, None)) => Some(run),
+            None => None,
+        };
         let entry = engine.store.entry(&self.parent).await?;
         match entry.row.status() {
             Status::Failed | Status::Cancelled => {}
@@ -155,7 +185,7 @@ impl RetryRun {
             }
         };
         engine.until_let_go(&self.parent).await?;
-        let run = self.run.unwrap_or_else(|| engine.env.run_id());
+        let run = self.run.or(named).unwrap_or_else(|| engine.env.run_id());
         let mut new = NewFork {
             input,
             forgotten,

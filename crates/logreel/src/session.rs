@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use logreel_core::{RunId, Session};
-use logreel_store::SessionInfo;
+use logreel_core::{AppendId, RunId, Session, Status};
+use logreel_store::{Filter, SessionInfo};
 
 use crate::Error;
 use crate::cancel::CancelOutcome;
 use crate::engine::{Engine, Inner};
+use crate::request::Ask;
 
 /// A session by its name.
 #[derive(Clone)]
@@ -35,15 +36,49 @@ impl SessionHandle {
     }
 
     /// Cancels its active run; a run that starts later is not touched.
-    pub async fn cancel(&self, reason: impl Into<String>) -> Result<CancelOutcome, Error> {
-        match self.active().await? {
-            None => Ok(CancelOutcome::NotFound),
-            Some(run) => self.engine.cancel(&run, Some(reason.into())).await,
+    pub fn cancel(&self, reason: impl Into<String>) -> Ask<CancelOutcome> {
+        let (session, reason) = (self.clone(), reason.into());
+        Ask::new(async move |request| {
+            let engine = &session.engine;
+            let asked = ("cancel the session's run", &session.session, &reason);
+            let id = request.append_id(engine, &asked);
+            // The same request again is about the run that it cancelled, whoever is active now.
+            if request.named(&asked).is_some()
+                && let Some(run) = session.run_cancelled_by(&id).await?
+            {
+                return engine.cancel_as(&run, id, Some(reason)).await;
+            }
+            match session.active().await? {
+                None => Ok(CancelOutcome::NotFound),
+                Some(run) => engine.cancel_as(&run, id, Some(reason)).await,
+            }
+        })
+    }
+
+    async fn run_cancelled_by(&self, id: &AppendId) -> Result<Option<RunId>, Error> {
+        let filter = Filter {
+            session: Some(self.session.clone()),
+            status: vec![Status::Cancelled],
+            ..Filter::default()
+        };
+        let mut cursor = None;
+        loop {
+            let store = &self.engine.store;
+            let page = store.list(&filter, cursor.as_ref(), 100).await?;
+            for entry in page.items {
+                if store.landed(&entry.row.run, id).await?.is_some() {
+                    return Ok(Some(entry.row.run));
+                }
+            }
+            match page.next {
+                Some(next) => cursor = Some(next),
+                None => return Ok(None),
+            }
         }
     }
 
     /// Closes it, in order: no new runs, then its active run with its children and what it asked
-    /// for. Idempotent; returns when the run's driver has let go.
+    /// for. Idempotent, so that no request needs a name; returns when the run's driver has let go.
     pub async fn close(&self) -> Result<(), Error> {
         self.engine.store.close_session(&self.session).await?;
         if let Some(run) = self.active().await? {

@@ -5,11 +5,14 @@ use std::time::Duration;
 use logreel_core::decide::Rejected;
 use logreel_core::event::{OnDeadline, Phase, WaitKind, WaitOutcome, WaitStarted};
 use logreel_core::row::End;
-use logreel_core::{Body, Draft, Epoch, Outside, Payload, Seq, Status, WaitId};
+use logreel_core::{
+    AppendId, Body, Digest, Draft, Epoch, Outside, Payload, RequestId, RunId, Seq, Status, WaitId,
+};
 use serde_json::json;
 
 use super::facts::{payload, phase, step, task, wait};
 use super::{Harness, TestEnv, World};
+use crate::Error;
 
 fn say(text: &str) -> Outside {
     Outside::Say {
@@ -97,6 +100,61 @@ pub async fn a_command_sent_twice_gets_the_same_receipt(harness: &dyn Harness) {
         );
         world.reopen().await;
     }
+    world.finish().await;
+}
+
+/// Rule 2: a request id that comes with another request, or with other arguments, is refused and never
+/// taken for the first; it belongs to its run, and is found also once the run has ended.
+pub async fn a_request_id_is_for_one_request(harness: &dyn Harness) {
+    let mut world = World::new(harness).await;
+    let request = RequestId::new("r1").expect("a name");
+    let left = AppendId::request(&request, &Digest::of(b"say left"));
+    let right = AppendId::request(&request, &Digest::of(b"say right"));
+    let mut pen = world.driven(task("asked")).await;
+    let run = pen.run;
+    assert_eq!(
+        world.store.landed(&run, &left).await.expect("an answer"),
+        None
+    );
+    let ask = async |world: &World, run: &RunId, id: &AppendId, text: &str| {
+        world.store.command(run, id, &say(text), Vec::new()).await
+    };
+    let answered = "a command is answered";
+    let first = ask(&world, &run, &left, "left").await.expect(answered);
+    pen.catch_up().await;
+    pen.write(vec![phase(Phase::Executing)]).await;
+    for stage in ["at once", "reopened", "ended"] {
+        if stage == "ended" {
+            world.cancel(&run).await;
+        }
+        let head = world.entry(&run).await.row.head;
+        let again = ask(&world, &run, &left, "left").await.expect(answered);
+        assert_eq!(
+            (again.repeated, &again.events),
+            (true, &first.events),
+            "{stage}"
+        );
+        let landed = world.store.landed(&run, &left).await.expect("an answer");
+        assert_eq!(landed.as_ref(), Some(&first.events), "{stage}");
+
+        let other = ask(&world, &run, &right, "right").await;
+        let is_refused = matches!(&other, Err(Error::RequestIdTaken(it)) if *it == run);
+        assert!(is_refused, "{stage}: {other:?}");
+        let looked = world.store.landed(&run, &right).await;
+        assert!(
+            matches!(looked, Err(Error::RequestIdTaken(_))),
+            "{stage}: {looked:?}"
+        );
+        assert_eq!(
+            world.entry(&run).await.row.head,
+            head,
+            "{stage}: nothing was written"
+        );
+        world.reopen().await;
+    }
+    let other = world.create(task("another"), None).await.row.run;
+    let done = ask(&world, &other, &right, "right").await.expect(answered);
+    assert!(!done.repeated, "it belongs to its run");
     world.finish().await;
 }
 

@@ -43,8 +43,8 @@ pub(super) struct Run {
     pub shared: u64,
     /// Its own events, which follow those.
     pub log: Vec<Record>,
-    /// The first answer to every append that landed (rule 2).
-    pub receipts: HashMap<AppendId, Receipt>,
+    /// The first answer to every append that landed (rule 2), by the [name](AppendId::name) of its id.
+    pub receipts: HashMap<Box<str>, Receipt>,
     pub epoch: Epoch,
     pub lease: Option<(OwnerId, Timestamp)>,
     /// Rule 24: who lost its lease by silence.
@@ -59,6 +59,7 @@ pub(super) struct Run {
 
 #[derive(Clone)]
 pub(super) struct Receipt {
+    pub id: AppendId,
     pub events: Vec<Event>,
     pub answer: Result<(), Rejected>,
 }
@@ -160,6 +161,20 @@ impl Run {
     /// Whether its log begins with another run's events, here or where it was imported from.
     pub fn is_fork(&self) -> bool {
         self.shared > 0 || !self.origins.is_empty()
+    }
+
+    /// Rule 2: the first answer to an append that landed. The name of a request is used once.
+    pub fn receipt(&self, id: &AppendId) -> Result<Option<&Receipt>, Error> {
+        match self.receipts.get(id.name()) {
+            Some(first) if first.id != *id => Err(Error::RequestIdTaken(self.tip.row.run)),
+            first => Ok(first),
+        }
+    }
+
+    /// Keeps the first answer to an append.
+    pub fn keep_receipt(&mut self, id: AppendId, events: Vec<Event>, answer: Result<(), Rejected>) {
+        let name = Box::from(id.name());
+        self.receipts.insert(name, Receipt { id, events, answer });
     }
 
     /// The one way into a log: all events or, when one is illegal, none (rule 1).

@@ -125,23 +125,28 @@ fn refuse(
     }))
 }
 
-/// The events of the append with this id, if it landed before.
+/// The events of the append with this id, if it landed before. The name of a request is used once.
 pub(super) fn first_answer(
     conn: &Connection,
     run: &RunId,
     id: &AppendId,
 ) -> Result<Option<Vec<Event>>, Halt> {
-    let sql = "SELECT e.run, e.seq FROM events e JOIN runs r ON r.id = e.run
-        WHERE r.run = ?1 AND e.append_id = ?2";
+    let sql = "SELECT e.run, e.seq, e.append_id FROM events e JOIN runs r ON r.id = e.run
+        WHERE r.run = ?1 AND e.append_id BETWEEN ?2 AND ?3";
+    // What a request asks follows its name, in hexadecimal digits.
+    let last = format!("{}{}", id.name(), if id.is_request() { "g" } else { "" });
     let found = conn
         .prepare_cached(sql)?
-        .query_row([&run.to_string(), id.as_str()], |row| {
-            Ok((row.get(0)?, row.get::<_, i64>(1)?))
+        .query_row([&run.to_string(), id.name(), &last], |row| {
+            let is_this = row.get_ref(2)?.as_str()? == id.as_str();
+            Ok((row.get(0)?, row.get::<_, i64>(1)?, is_this))
         })
         .optional()?;
-    found
-        .map(|(id, seq)| events_from(conn, id, seq))
-        .transpose()
+    match found {
+        None => Ok(None),
+        Some((id, seq, true)) => events_from(conn, id, seq).map(Some),
+        Some((_, _, false)) => Err(Error::RequestIdTaken(*run).into()),
+    }
 }
 
 /// A driver's append is only ever sent again with the head it was first sent with, so if it landed,

@@ -107,6 +107,13 @@ impl RunStore for SqliteStore {
             .await
     }
 
+    async fn landed(&self, run: &RunId, id: &AppendId) -> Result<Option<Vec<Event>>, Error> {
+        self.reading(|conn| {
+            rows::load(conn, run)?;
+            append::first_answer(conn, run, id)
+        })
+    }
+
     async fn read(&self, run: &RunId, from: Seq, limit: usize) -> Result<EventPage, Error> {
         self.reading(|conn| read::page(conn, run, from, limit))
     }
