@@ -6,8 +6,8 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::{
     answer, backup, cancel, check, completions, detach, diff, erase, export, fork, import, log, ls,
-    pause, prune, record, replay, resolve, resume, retry, run, say, sessions, show, signal, verify,
-    wait, worker,
+    pause, prune, record, replay, resolve, resume, retry, run, say, serve, sessions, show, signal,
+    token, verify, wait, worker,
 };
 
 const EXAMPLES: &str = "\
@@ -93,6 +93,10 @@ pub enum Verb {
     Check(check::Args),
     /// Drive the runs of this store until told to stop
     Worker(worker::Args),
+    /// Serve the API and the page, and drive what they start
+    Serve(serve::Args),
+    /// Make, list and revoke what callers of `serve` are known by
+    Token(token::Args),
     /// Make a store and a first workflow here
     Init,
     /// List runs, newest first
@@ -156,6 +160,7 @@ impl Verb {
                 | Self::Signal(_)
                 | Self::Resolve(_)
                 | Self::Worker(_)
+                | Self::Serve(_)
                 | Self::DriveDetached(_)
         )
     }

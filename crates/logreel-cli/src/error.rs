@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::output;
 
 /// Verbs that INTERFACES names and a later build brings.
-const PLANNED: &[&str] = &["serve", "token", "workers", "migrate"];
+const PLANNED: &[&str] = &["workers", "migrate"];
 
 /// An error of the command line itself.
 #[derive(Debug)]
@@ -123,6 +123,8 @@ pub fn failure_of(error: &anyhow::Error) -> Option<Failure> {
         error.kind()
     } else if let Some(error) = error.downcast_ref::<logreel::store::Error>() {
         logreel::Error::from(error.clone()).kind()
+    } else if let Some(error) = error.downcast_ref::<logreel_server::TokenError>() {
+        error.kind()
     } else if let Some(error) = error.downcast_ref::<io::Error>() {
         if error.kind() == io::ErrorKind::BrokenPipe {
             return None;

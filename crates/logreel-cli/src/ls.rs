@@ -157,13 +157,5 @@ pub fn parse_label(text: &str) -> Result<(String, String), String> {
 }
 
 fn parse_since(text: &str) -> Result<Timestamp, String> {
-    if let Ok(span) = text::parse_duration(text) {
-        return Ok(SystemEnv.now() - span);
-    }
-    let refused = || {
-        format!("`{text}` is not a time; expected a span (1h, 2d), a day (2026-01-31) or RFC 3339")
-    };
-    text.parse()
-        .or_else(|_| format!("{text}T00:00:00Z").parse())
-        .map_err(|_| refused())
+    logreel::when::since(text, SystemEnv.now())
 }

@@ -31,6 +31,7 @@ mod import;
 mod import_session;
 mod init;
 mod input;
+mod launch;
 mod live;
 mod log;
 mod ls;
@@ -50,6 +51,8 @@ mod retry;
 mod run;
 mod said;
 mod say;
+mod serve;
+mod served;
 mod sessions;
 mod settings;
 mod settle;
@@ -63,6 +66,7 @@ mod store;
 mod summary;
 mod table;
 mod text;
+mod token;
 mod verify;
 mod view;
 mod wait;
@@ -137,6 +141,8 @@ async fn act(cli: Cli) -> anyhow::Result<u8> {
         Verb::Signal(args) => signal::run(args, &place, &mut out).await,
         Verb::Resolve(args) => resolve::run(args, &place, &mut out).await,
         Verb::Worker(args) => worker::run(args, &place, &mut out).await,
+        Verb::Serve(args) => serve::run(args, &place, &mut out).await,
+        Verb::Token(args) => token::run(args, &place, &mut out),
         Verb::Check(args) => check::run(args, &place, &mut out),
         Verb::Init => init::run(&place, &mut out).await,
         Verb::DriveDetached(args) => detach::run(args, &place, &mut out).await,

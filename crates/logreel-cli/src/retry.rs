@@ -91,7 +91,7 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
 }
 
 /// The run's agent on another model.
-async fn on_model(acting: &Acting, run: &RunId, model: &str) -> anyhow::Result<Value> {
+pub async fn on_model(acting: &Acting, run: &RunId, model: &str) -> anyhow::Result<Value> {
     let entry = acting.store.entry(run).await?;
     if entry.row.facts.kind != RunKind::Agent {
         let message = format!("--model is for agents; {run} is none");

@@ -2,17 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
-use logreel::store::SystemEnv;
-use logreel::{Env as _, ErrorKind, IfBusy, Json, RunHandle, RunId, Seq, Session};
+use logreel::{ErrorKind, IfBusy, RunId, Seq, Session};
 use logreel_agent::Overrides;
 
 use crate::drive::{self, Followed};
 use crate::error::Failure;
+use crate::launch::{self, Asked, Launch};
 use crate::output::Output;
 use crate::signals::Signals;
 use crate::spec::Spec;
-use crate::store::{Acting, Missing, Place};
-use crate::{agents, detach, git, input, ls, spec};
+use crate::store::{Missing, Place};
+use crate::{agents, detach, input, ls, spec};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -105,92 +105,49 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
         (None, Spec::Agent(_)) => spec::folder(Path::new("."))?,
     };
     let input = input::read(args.input.as_deref())?;
-    if let Spec::Agent(agent) = &spec {
-        agent.admit(&input.to_value()).map_err(|misfit| {
-            let message = format!("the input does not fit `{}`: {misfit}", agent.name);
-            Failure::new(ErrorKind::Invalid, message)
-        })?;
-    }
-    let what = What {
+    launch::admit(&spec, &input)?;
+    let what = Launch {
         input,
         spec,
-        file,
+        file: Some(file),
         folder,
     };
     // Before the run exists: a signal that comes now must find someone who hears it.
     let mut signals = Signals::new()?;
     let acting = place.act(Missing::Make, None, out).await?;
-    // Known beforehand: a run of another id is one that its key attached to.
-    let is_there = match &args.id {
-        Some(id) => acting.store.entry(id).await.is_ok(),
-        None => false,
+    let asked = Asked {
+        id: args.id,
+        session: args.session,
+        key: args.key,
+        labels: args.label,
+        if_busy: args.if_busy.into(),
+        queue: args.detach,
     };
-    let id = args.id.unwrap_or_else(|| SystemEnv.run_id());
     let started = tokio::select! {
-        started = start(&args, id, &acting, &what) => started,
+        started = launch::start(&acting, &what, asked) => started,
         // Waiting for a busy session may take long.
         stop = signals.next() => {
             acting.engine.close().await?;
             return Ok(stop.code());
         }
     };
-    let run = match started {
-        Ok(handle) => handle.id(),
+    let started = match started {
+        Ok(started) => started,
         Err(error) => {
             acting.engine.close().await?;
             return Err(error);
         }
     };
+    let run = started.run.id();
     if args.detach {
         acting.engine.close().await?;
         detach::leave(&acting, run, out)?;
         out.line(run.to_string())?;
         return Ok(0);
     }
-    let followed = match is_there || run != id {
+    let followed = match started.attached {
         true => Followed::attached(run, Seq::FIRST),
         false => Followed::ours(run, Seq::FIRST),
     };
     drive::to_the_end(acting, followed, signals, out).await
-}
-
-/// What to run, on what, where.
-struct What {
-    spec: Spec,
-    input: Json,
-    file: PathBuf,
-    folder: PathBuf,
-}
-
-async fn start(
-    args: &Args,
-    id: RunId,
-    acting: &Acting,
-    what: &What,
-) -> anyhow::Result<RunHandle<Json>> {
-    let start = match &what.spec {
-        Spec::Workflow(workflow) => acting.engine.workflow(workflow).start(&what.input),
-        Spec::Agent(agent) => acting.engine.agent(&agent.to_json())?.start(&what.input),
-    };
-    let mut start = start
-        .id(id)
-        .spec_file(what.file.to_string_lossy())
-        .dir(what.folder.to_string_lossy())
-        .if_busy(args.if_busy.into());
-    if let Some(git) = git::look(&what.folder) {
-        start = start.git(git);
-    }
-    if let Some(session) = &args.session {
-        start = start.session(session.as_str());
-    }
-    if let Some(key) = &args.key {
-        start = start.key(key);
-    }
-    for (name, value) in &args.label {
-        start = start.label(name, value);
-    }
-    if args.detach {
-        start = start.queue();
-    }
-    Ok(start.await?)
 }

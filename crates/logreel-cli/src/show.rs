@@ -1,15 +1,14 @@
 //! `logreel show`: a run at a glance, or all of it as JSON.
 
 use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
 
-use logreel::core::event::{Durability, Effect, OnDeadline, RunKind};
-use logreel::core::meaning::ResultSet;
+use logreel::core::event::{Durability, Effect, OnDeadline};
 use logreel::core::row::End;
 use logreel::core::{Payload, Record, RunState};
 use logreel::store::SystemEnv;
-use logreel::view::{RunView, StepView, StepsView};
-use logreel::workflow::Workflow;
-use logreel::{Engine, Entry, Env as _, Error, ErrorKind, Json, RunStore, Seq, Timestamp};
+use logreel::view::{StepView, StepsView};
+use logreel::{Engine, Entry, Env as _, Error, ErrorKind, Json, RunId, RunStore, Seq, Timestamp};
 
 use crate::error::Failure;
 use crate::output::{Output, Paint};
@@ -51,22 +50,21 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     let run = name::resolve(store, &args.run).await?;
     let mut entry = store.entry(&run).await?;
     if let Some(at) = args.at {
-        entry = as_it_was(&opened.engine, entry, Seq(at)).await?;
+        entry = as_it_was(&opened.engine, &run, Seq(at)).await?;
     }
     if args.output {
         print_output(store, &entry, out).await?;
     } else if out.json {
-        print_json(store, &entry, out).await?;
+        print_json(&opened.engine, &entry, out).await?;
     } else {
         print_human(store, &entry, out).await?;
     }
     Ok(0)
 }
 
-/// The run after an earlier event. Who drove it then is not in the log.
-async fn as_it_was(engine: &Engine, now: Entry, at: Seq) -> anyhow::Result<Entry> {
-    let run = now.row.run;
-    let state = engine.at(&run, at).await.map_err(|error| match error {
+/// The run after an earlier event.
+async fn as_it_was(engine: &Engine, run: &RunId, at: Seq) -> anyhow::Result<Entry> {
+    engine.entry_at(run, at).await.map_err(|error| match error {
         Error::NoSuchEvent { .. } => {
             let hint = format!("`logreel log {}` lists them", run.short());
             Failure::new(ErrorKind::NotFound, error.to_string())
@@ -74,16 +72,6 @@ async fn as_it_was(engine: &Engine, now: Entry, at: Seq) -> anyhow::Result<Entry
                 .into()
         }
         other => anyhow::Error::from(other),
-    })?;
-    Ok(Entry {
-        epoch: state.row.epoch,
-        row: state.row,
-        results: ResultSet::default(),
-        driver: None,
-        ready_at: None,
-        over_limit: false,
-        erased: now.erased,
-        read_only: now.read_only,
     })
 }
 
@@ -112,53 +100,17 @@ pub fn print_value(value: &Json, out: &mut Output) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The steps are written while the log is read, so that a million of them need no memory.
-async fn print_json(store: &dyn RunStore, entry: &Entry, out: &mut Output) -> anyhow::Result<()> {
-    let run = serde_json::to_string(&RunView::of(entry))?;
-    let fields = run.strip_suffix('}').unwrap_or(&run);
-    out.raw(fields.as_bytes())?;
-    out.raw(b",\"steps\":[")?;
-    let mut first = true;
-    let mut write = |out: &mut Output, step: &StepView| -> anyhow::Result<()> {
-        if !std::mem::take(&mut first) {
-            out.raw(b",")?;
-        }
-        out.raw(serde_json::to_string(step)?.as_bytes())?;
-        Ok(())
-    };
-    if !entry.erased {
-        let state = reading::fold(store, entry.row.run, entry.row.head.seq).await?;
-        let mut steps = StepsView::new(&state);
-        let mut pages = Pages::new(store, entry.row.run, Seq::FIRST, entry.row.head.seq);
-        loop {
-            let page = pages.next().await?;
-            if page.is_empty() {
-                break;
-            }
-            for record in page.iter().filter(|record| speaks_of_steps(record)) {
-                if let Some(step) = steps.next(&decode(record)?) {
-                    write(out, &step)?;
-                }
-            }
-        }
-        for step in steps.open() {
-            write(out, &step)?;
-        }
-        for step in pending(store, &state, &steps).await? {
-            write(out, &step)?;
-        }
+async fn print_json(engine: &Engine, entry: &Entry, out: &mut Output) -> anyhow::Result<()> {
+    let mut pieces = engine.whole(entry).await?;
+    while let Some(piece) = pieces.next().await? {
+        out.raw(piece.as_bytes())?;
     }
-    out.line("]}")?;
+    out.line("")?;
     Ok(())
 }
 
 pub fn decode(record: &Record) -> anyhow::Result<logreel::Event> {
     Ok(record.decode().map_err(logreel::store::Error::from)?)
-}
-
-/// What [`StepsView`] looks at; the rest need not be decoded.
-fn speaks_of_steps(record: &Record) -> bool {
-    record.kind.starts_with("step.") || record.kind == "wait.ended"
 }
 
 /// What happened to the run as a whole.
@@ -221,7 +173,7 @@ async fn print_human(store: &dyn RunStore, entry: &Entry, out: &mut Output) -> a
         out.line("its bodies were erased; the headers are left: `logreel log`")?;
         return Ok(());
     }
-    let state = reading::fold(store, entry.row.run, entry.row.head.seq).await?;
+    let state = Arc::new(reading::fold(store, entry.row.run, entry.row.head.seq).await?);
     let mut work = Work::of(entry.row.facts.kind, &state.spec);
     let (steps, milestones) = look_through(store, entry, &state, work.as_mut()).await?;
     match &work {
@@ -244,7 +196,7 @@ async fn print_human(store: &dyn RunStore, entry: &Entry, out: &mut Output) -> a
 async fn look_through(
     store: &dyn RunStore,
     entry: &Entry,
-    state: &RunState,
+    state: &Arc<RunState>,
     mut work: Option<&mut Work>,
 ) -> anyhow::Result<(Tail<StepView>, Tail<Record>)> {
     let mut view = StepsView::new(state);
@@ -259,7 +211,7 @@ async fn look_through(
             if let Some(work) = &mut work {
                 work.take(&record)?;
             }
-            if speaks_of_steps(&record)
+            if StepsView::looks_at(&record)
                 && let Some(step) = view.next(&decode(&record)?)
             {
                 steps.push(step);
@@ -272,26 +224,10 @@ async fn look_through(
     for step in view.open() {
         steps.push(step);
     }
-    for step in pending(store, state, &view).await? {
+    for step in view.to_come(store).await? {
         steps.push(step);
     }
     Ok((steps, milestones))
-}
-
-/// The steps of a workflow that are still to come; after the end none are.
-async fn pending(
-    store: &dyn RunStore,
-    state: &RunState,
-    steps: &StepsView<'_>,
-) -> anyhow::Result<Vec<StepView>> {
-    let facts = &state.row.facts;
-    if facts.kind != RunKind::Workflow || facts.ended.is_some() {
-        return Ok(Vec::new());
-    }
-    let spec = logreel::value::resolve(store, &state.spec).await?;
-    let workflow = Workflow::from_json(&spec.to_value());
-    // A spec of a build that knows more is no reason to show nothing.
-    Ok(workflow.map_or_else(|_| Vec::new(), |workflow| steps.pending(&workflow)))
 }
 
 fn print_head(entry: &Entry, out: &mut Output) -> anyhow::Result<()> {

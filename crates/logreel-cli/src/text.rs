@@ -8,6 +8,8 @@ use logreel::core::{Payload, Row};
 use logreel::{Entry, Timestamp};
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
+pub use logreel::when::duration as parse_duration;
+
 /// No preview needs more than this of a value.
 const PREVIEW_CHARS: usize = 400;
 
@@ -244,43 +246,6 @@ pub fn count(n: u64, what: &str) -> String {
         format!("1 {what}")
     } else {
         format!("{n} {what}s")
-    }
-}
-
-/// A span such as `90s`, `15m`, `1h30m`, `2d`.
-pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let refused = || format!("`{text}` is not a span of time such as 90s, 15m, 1h30m or 2d");
-    let mut rest = text;
-    let mut total = Duration::ZERO;
-    while !rest.is_empty() {
-        let digits = rest
-            .find(|c: char| !c.is_ascii_digit())
-            .ok_or_else(refused)?;
-        let (number, after) = rest.split_at(digits);
-        let unit = after
-            .find(|c: char| c.is_ascii_digit())
-            .unwrap_or(after.len());
-        let (unit, after) = after.split_at(unit);
-        let millis: u64 = match unit {
-            "ms" => 1,
-            "s" => 1000,
-            "m" => 60_000,
-            "h" => 3_600_000,
-            "d" => 86_400_000,
-            "w" => 604_800_000,
-            _ => return Err(refused()),
-        };
-        let number: u64 = number.parse().map_err(|_| refused())?;
-        let part = number.checked_mul(millis).ok_or_else(refused)?;
-        total = total
-            .checked_add(Duration::from_millis(part))
-            .ok_or_else(refused)?;
-        rest = after;
-    }
-    if text.is_empty() {
-        Err(refused())
-    } else {
-        Ok(total)
     }
 }
 

@@ -1,7 +1,7 @@
 //! `logreel worker`: drives the runs of this store until it is told to stop.
 
 use logreel::core::event::WaitKind;
-use logreel::{Body, ErrorKind, HookEvent};
+use logreel::{Body, Builder, ErrorKind, HookEvent};
 
 use crate::detach::WorkerLock;
 use crate::error::Failure;
@@ -30,14 +30,8 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     }
     let mut signals = Signals::new()?;
     let quiet = out.quiet;
-    let told = move |event: HookEvent| async move {
-        if !quiet && let Some(line) = line(&event) {
-            terminal::print(&format!("{} {line}\n", event.run.short()));
-        }
-        Ok(())
-    };
     let acting = place
-        .act_with(Missing::Make, out, |builder| builder.on_event(told))
+        .act_with(Missing::Make, out, |builder| telling(builder, quiet))
         .await?;
     // One that takes only some runs is none that `--detach` may count on.
     let path = acting.path.as_deref().filter(|_| args.label.is_empty());
@@ -74,6 +68,16 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
         _ = signals.next() => {}
     }
     Ok(stop.code())
+}
+
+/// Lets an engine tell what becomes of its runs.
+pub fn telling(builder: Builder, quiet: bool) -> Builder {
+    builder.on_event(move |event: HookEvent| async move {
+        if !quiet && let Some(line) = line(&event) {
+            terminal::print(&format!("{} {line}\n", event.run.short()));
+        }
+        Ok(())
+    })
 }
 
 /// A line for a run that was taken, ended, or waits for someone.

@@ -160,6 +160,28 @@ impl Engine {
         &self.0.store
     }
 
+    /// Time, ids and randomness.
+    pub fn env(&self) -> &Arc<dyn Env> {
+        &self.0.env
+    }
+
+    /// The largest value that is recorded.
+    pub fn payload_bytes_max(&self) -> u64 {
+        self.0.payload_bytes_max
+    }
+
+    /// Whether [`Engine::work`] is at work in this process: then what is queued is driven.
+    pub fn is_worker(&self) -> bool {
+        self.0.is_worker()
+    }
+
+    /// How many runs this process drives.
+    pub fn driving(&self) -> usize {
+        let working = self.0.working();
+        let drivers = working.drivers.values();
+        drivers.filter(|driver| !driver.is_finished()).count()
+    }
+
     /// Stops driving, gives every lease back and waits for all that was started to end.
     pub async fn close(&self) -> Result<(), Error> {
         self.0.close().await

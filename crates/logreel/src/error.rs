@@ -36,6 +36,10 @@ pub enum ErrorKind {
     Fenced,
     /// It does not apply to the run as it is.
     NotApplicable,
+    /// Nobody knows who asks. Send a token that is valid.
+    Unauthorized,
+    /// Whoever asks may not.
+    Forbidden,
     /// The store cannot be reached. Try again later.
     Unavailable,
     /// Stored bytes are not what was stored.
@@ -47,6 +51,28 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    /// All of them.
+    pub const ALL: [Self; 18] = [
+        Self::Usage,
+        Self::Invalid,
+        Self::NotFound,
+        Self::Ambiguous,
+        Self::TooLarge,
+        Self::Busy,
+        Self::Conflict,
+        Self::Driven,
+        Self::Terminal,
+        Self::SpecChanged,
+        Self::Fenced,
+        Self::NotApplicable,
+        Self::Unauthorized,
+        Self::Forbidden,
+        Self::Unavailable,
+        Self::Corrupt,
+        Self::NewerFormat,
+        Self::Bug,
+    ];
+
     /// The name in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -62,6 +88,8 @@ impl ErrorKind {
             Self::SpecChanged => "spec_changed",
             Self::Fenced => "fenced",
             Self::NotApplicable => "not_applicable",
+            Self::Unauthorized => "unauthorized",
+            Self::Forbidden => "forbidden",
             Self::Unavailable => "unavailable",
             Self::Corrupt => "corrupt",
             Self::NewerFormat => "newer_format",
@@ -79,8 +107,34 @@ impl ErrorKind {
             | Self::Terminal
             | Self::SpecChanged
             | Self::Fenced
-            | Self::NotApplicable => 5,
-            Self::Unavailable | Self::Corrupt | Self::NewerFormat | Self::Bug => 4,
+            | Self::NotApplicable
+            | Self::Forbidden => 5,
+            Self::Unauthorized
+            | Self::Unavailable
+            | Self::Corrupt
+            | Self::NewerFormat
+            | Self::Bug => 4,
+        }
+    }
+
+    /// The status over HTTP.
+    pub fn http_status(self) -> u16 {
+        match self {
+            Self::Usage | Self::Ambiguous => 400,
+            Self::Unauthorized => 401,
+            Self::Forbidden => 403,
+            Self::NotFound => 404,
+            Self::Busy
+            | Self::Conflict
+            | Self::Driven
+            | Self::Terminal
+            | Self::SpecChanged
+            | Self::Fenced
+            | Self::NotApplicable => 409,
+            Self::TooLarge => 413,
+            Self::Invalid => 422,
+            Self::Corrupt | Self::NewerFormat | Self::Bug => 500,
+            Self::Unavailable => 503,
         }
     }
 }
@@ -323,9 +377,35 @@ pub enum Error {
     /// The driver of this run is gone, and why.
     #[error("the run's driver has stopped: {0}")]
     DriverStopped(String),
+    /// No run has this name.
+    #[error("there is no run {0:?}")]
+    NoSuchRun(String),
+    /// The name fits several runs.
+    #[error("{name:?} fits several runs: {}{}", listed(runs), if *more { " and more" } else { "" })]
+    SeveralRuns {
+        /// What was asked for.
+        name: String,
+        /// Some of them.
+        runs: Vec<RunId>,
+        /// There are more.
+        more: bool,
+    },
+    /// Nothing is named like that.
+    #[error("{name:?} cannot name a run: {why}")]
+    NotAName {
+        /// What was asked for.
+        name: String,
+        /// Why not.
+        why: &'static str,
+    },
     /// The engine was closed.
     #[error("the engine is closed")]
     Closed,
+}
+
+fn listed(runs: &[RunId]) -> String {
+    let runs: Vec<String> = runs.iter().map(ToString::to_string).collect();
+    runs.join(", ")
 }
 
 fn instead_of_retry(status: Status) -> &'static str {
@@ -460,6 +540,9 @@ impl Error {
             Self::HasChildren { .. } | Self::NotSteered(_) => ErrorKind::NotApplicable,
             Self::Lacks { .. } | Self::Input { .. } => ErrorKind::Invalid,
             Self::Value { .. } | Self::Id(_) => ErrorKind::Invalid,
+            Self::NoSuchRun(_) => ErrorKind::NotFound,
+            Self::SeveralRuns { .. } => ErrorKind::Ambiguous,
+            Self::NotAName { .. } => ErrorKind::Invalid,
             Self::DriverStopped(_) => ErrorKind::Fenced,
             Self::Closed => ErrorKind::Unavailable,
         }

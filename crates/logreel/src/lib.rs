@@ -75,10 +75,13 @@ mod work;
 mod write_step;
 
 pub mod diff;
+pub mod name;
 pub mod otlp;
 pub mod spec_file;
+pub mod tree;
 pub mod value;
 pub mod view;
+pub mod when;
 pub mod workflow;
 
 #[cfg(feature = "testing")]
@@ -108,13 +111,14 @@ pub use pause::PauseOutcome;
 pub use prune::{Prune, Pruned};
 pub use query::Runs;
 pub use record::{NotedGroup, RECORDER_LOST, RUN_VARIABLE, Recorder, is_with_recorder};
+pub use registry::Registered;
 pub use replay::{Difference, Replay, Replayed, ReplayedSpec};
 pub use request::Ask;
 pub use resolve::Resolved;
 pub use resume::ResumeOutcome;
 pub use retry::RetryRun;
 pub use session::SessionHandle;
-pub use start::{IfBusy, Start};
+pub use start::{IfBusy, Start, Started};
 pub use step::{Retry, Step, StepName};
 pub use stream_step::{Heard, Understands};
 pub use subscribe::{EventStream, RecordStream};

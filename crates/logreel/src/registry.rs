@@ -16,9 +16,21 @@ use crate::agents::{Agents, Named};
 use crate::engine::{Engine, Inner};
 use crate::program::Program;
 use crate::record::Recordings;
+use crate::start::Start;
 use crate::stream_step::{AGENTS, StreamSpec};
 use crate::value;
 use crate::workflow::{Does, StepSpec, Workflow};
+
+/// A task or workflow that is registered here; made by [`Engine::registered`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Registered {
+    /// Its name.
+    pub name: Arc<str>,
+    /// What it is.
+    pub kind: RunKind,
+    /// The digest of its spec.
+    pub spec_digest: Digest,
+}
 
 /// Programs by how runs name them.
 #[derive(Default)]
@@ -116,6 +128,15 @@ impl Registry {
 
     pub(crate) fn task(&self, name: &str) -> Option<Arc<Program>> {
         self.known().tasks.get(name).cloned()
+    }
+
+    /// Tasks and workflows, by name.
+    fn startable(&self) -> Vec<Arc<Program>> {
+        let known = self.known();
+        let programs = known.tasks.values().chain(known.workflows.values());
+        let mut programs: Vec<_> = programs.cloned().collect();
+        programs.sort_by(|a, b| (&a.name, a.spec_digest.0).cmp(&(&b.name, b.spec_digest.0)));
+        programs
     }
 
     /// The command of a step whose output is understood; `None` when nobody here does.
@@ -340,6 +361,28 @@ impl Inner {
 }
 
 impl Engine {
+    /// The tasks and workflows that are registered here, by name.
+    pub fn registered(&self) -> Vec<Registered> {
+        let programs = self.0.registry.startable().into_iter();
+        let registered = programs.map(|program| Registered {
+            name: Arc::clone(&program.name),
+            kind: program.kind,
+            spec_digest: program.spec_digest,
+        });
+        registered.collect()
+    }
+
+    /// Starts a run of the task or workflow that is registered under this name.
+    pub fn start(&self, name: &str, input: &Json) -> Result<Start<Json>, Error> {
+        let mut programs = self.0.registry.startable().into_iter();
+        let program = programs.find(|program| *program.name == *name);
+        let unknown = || Error::UnknownTask {
+            name: name.to_owned(),
+        };
+        let program = program.ok_or_else(unknown)?;
+        Ok(Start::new(Arc::clone(&self.0), program, Ok(input.clone())))
+    }
+
     /// The spec a run was started with, or goes on with since someone accepted another.
     pub async fn stored_spec(&self, run: &RunId) -> Result<Json, Error> {
         let entry = self.0.store.entry(run).await?;

@@ -53,6 +53,15 @@ pub struct Start<O> {
     output: PhantomData<fn() -> O>,
 }
 
+/// A run that was started, or found; made by [`Start::begin`].
+#[derive(Debug, Clone)]
+pub struct Started<O> {
+    /// The run.
+    pub run: RunHandle<O>,
+    /// It was there already: the same id or key, with the same spec, session and input.
+    pub attached: bool,
+}
+
 impl<O: DeserializeOwned> Start<O> {
     pub(crate) fn new(
         engine: Arc<Inner>,
@@ -130,7 +139,8 @@ impl<O: DeserializeOwned> Start<O> {
         self
     }
 
-    async fn start(self) -> Result<RunHandle<O>, Error> {
+    /// Starts it, and says whether it was there already.
+    pub async fn begin(self) -> Result<Started<O>, Error> {
         let engine = Arc::clone(&self.engine);
         engine.check_open()?;
         let session = self.session.as_deref().map(Session::new).transpose()?;
@@ -192,7 +202,11 @@ impl<O: DeserializeOwned> Start<O> {
                 then: Vec::new(),
             };
             match engine.create(new).await {
-                Ok(created) => return Ok(engine.adopt(created, owner, &self.def).await),
+                Ok(created) => {
+                    let attached = matches!(created, Created::Attached(_));
+                    let run = engine.adopt(created, owner, &self.def).await;
+                    return Ok(Started { run, attached });
+                }
                 Err(Error::Create(CreateError::Busy { session, active })) => {
                     drop(open);
                     engine.make_way(self.if_busy, session, active).await?;
@@ -208,7 +222,7 @@ impl<O: DeserializeOwned + 'static> IntoFuture for Start<O> {
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.start())
+        Box::pin(async { Ok(self.begin().await?.run) })
     }
 }
 

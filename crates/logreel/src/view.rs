@@ -2,7 +2,10 @@
 //!
 //! No value is null, never absent. New fields may appear, none changes its type.
 
+mod whole;
+
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use logreel_core::codec::StoredBody;
 use logreel_core::event::{
@@ -16,6 +19,8 @@ use logreel_core::{
 };
 use logreel_store::Entry;
 use serde::Serialize;
+
+pub use whole::WholeRun;
 
 /// A run as JSON.
 #[derive(Debug, Clone, Serialize)]
@@ -312,8 +317,8 @@ pub struct StepView {
 /// Tells the steps of a run while its log is read once more: each comes out with the event that holds
 /// its end, so that a run of a million steps needs no memory for their outputs. The steps without an
 /// end follow from [`StepsView::open`].
-pub struct StepsView<'a> {
-    state: &'a RunState,
+pub struct StepsView {
+    state: Arc<RunState>,
     started: HashMap<StepId, Timestamp>,
     /// Those whose latest attempt failed.
     failed: HashMap<StepId, Timestamp>,
@@ -327,15 +332,20 @@ enum Late {
     Failed(Cause),
 }
 
-impl<'a> StepsView<'a> {
+impl StepsView {
     /// The steps of the run in this state.
-    pub fn new(state: &'a RunState) -> Self {
+    pub fn new(state: &Arc<RunState>) -> Self {
         Self {
-            state,
+            state: Arc::clone(state),
             started: HashMap::new(),
             failed: HashMap::new(),
             late: HashMap::new(),
         }
+    }
+
+    /// Whether [`StepsView::next`] looks at events like this one; the others need not be decoded.
+    pub fn looks_at(record: &Record) -> bool {
+        record.kind.starts_with("step.") || record.kind == "wait.ended"
     }
 
     /// The step that this event ends, if any.

@@ -240,7 +240,7 @@ async fn a_failed_step_fails_the_run_once_what_was_under_way_has_ended() {
 /// The steps as they are shown: id, status, and whether they say when they finished.
 fn shown(run: RunId, events: &[Event]) -> Vec<String> {
     let state = logreel::core::replay(run, events).unwrap().unwrap();
-    let mut view = logreel::view::StepsView::new(&state);
+    let mut view = logreel::view::StepsView::new(&std::sync::Arc::new(state));
     let mut steps: Vec<_> = events.iter().filter_map(|event| view.next(event)).collect();
     steps.extend(view.open());
     let line = |step: &logreel::view::StepView| {

@@ -1,0 +1,73 @@
+//! Whether the store can be read and written.
+
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use logreel::core::Epoch;
+use logreel::store::Error;
+use logreel::{Filter, RunId};
+use serde::Serialize;
+
+use crate::answer;
+use crate::app::App;
+use crate::call::Call;
+use crate::operation::Answered;
+
+/// A store that takes longer is not there.
+const TIME_MAX: Duration = Duration::from_secs(2);
+
+#[derive(Serialize)]
+struct Health {
+    status: &'static str,
+    store: &'static str,
+    writer: &'static str,
+    version: &'static str,
+    driving: usize,
+}
+
+/// `GET /health`
+pub(crate) async fn answer(call: Call) -> Answered {
+    let app = &call.app;
+    let store = within(app, can_read(app)).await;
+    let writer = within(app, can_write(app)).await;
+    let is_well = store && writer;
+    let mut response = answer::json(&Health {
+        status: if is_well { "ok" } else { "unavailable" },
+        store: if store { "reachable" } else { "unreachable" },
+        writer: if writer { "alive" } else { "stuck" },
+        version: env!("CARGO_PKG_VERSION"),
+        driving: app.engine.driving(),
+    })?;
+    if !is_well {
+        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    }
+    Ok(response)
+}
+
+async fn within(app: &App, holds: impl Future<Output = bool>) -> bool {
+    tokio::select! {
+        holds = holds => holds,
+        () = app.engine.env().sleep(TIME_MAX) => false,
+    }
+}
+
+async fn can_read(app: &App) -> bool {
+    let listed = app.engine.store().list(&Filter::default(), None, 1).await;
+    listed.inspect_err(told).is_ok()
+}
+
+/// Gives back a lease of a run that cannot exist: a whole write transaction that writes nothing.
+async fn can_write(app: &App) -> bool {
+    let nobody = RunId::from_bytes([0; 16]);
+    match app.engine.store().release(&nobody, Epoch(0)).await {
+        Ok(_) | Err(Error::NotFound(_)) => true,
+        Err(error) => {
+            told(&error);
+            false
+        }
+    }
+}
+
+fn told(error: &Error) {
+    tracing::error!(%error, "the store is not well");
+}

@@ -1,0 +1,113 @@
+//! Starting runs, and what can be started.
+
+use std::collections::BTreeMap;
+
+use logreel::{ErrorKind, IfBusy, Json, RunId, Session};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::answer::{self, Page};
+use crate::call::Call;
+use crate::operation::Answered;
+use crate::specs::{NewRun, What};
+use crate::{Problem, Role};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Said {
+    spec: Value,
+    #[serde(default = "Json::null")]
+    input: Json,
+    session: Option<Session>,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+    key: Option<String>,
+    id: Option<RunId>,
+    #[serde(default)]
+    if_busy: Busy,
+    #[serde(default)]
+    driver: Driver,
+}
+
+#[derive(Deserialize, Default, Clone, Copy)]
+#[serde(rename_all = "snake_case")]
+enum Busy {
+    #[default]
+    Reject,
+    Wait,
+    Interrupt,
+}
+
+#[derive(Deserialize, Default, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+enum Driver {
+    /// Whoever works on this store.
+    #[default]
+    Worker,
+    /// The caller.
+    External,
+}
+
+impl From<Busy> for IfBusy {
+    fn from(busy: Busy) -> Self {
+        match busy {
+            Busy::Reject => Self::Reject,
+            Busy::Wait => Self::Wait,
+            Busy::Interrupt => Self::Interrupt,
+        }
+    }
+}
+
+/// `POST /v1/runs`
+pub(crate) async fn run(call: Call) -> Answered {
+    let said: Said = call.required_json()?;
+    if said.driver == Driver::External {
+        let detail = "runs that the caller drives are not in this build yet";
+        return Err(Problem::new(ErrorKind::NotApplicable, detail));
+    }
+    let what = match said.spec {
+        Value::String(name) => What::Named(name),
+        Value::Object(_) => {
+            if !call.app.allow_inline {
+                let detail =
+                    "a spec inside the request is running any program, and not allowed here";
+                return Err(Problem::new(ErrorKind::Forbidden, detail).hint(
+                    "`serve --allow-inline` allows it; GET /v1/specs lists what has a name",
+                ));
+            }
+            call.require(Role::Admin, "a spec inside the request")?;
+            What::Inline(said.spec)
+        }
+        other => {
+            let detail = format!("`spec` is {other}; expected a name or a spec");
+            return Err(Problem::invalid(detail));
+        }
+    };
+    let key = match said.key {
+        Some(key) if key.is_empty() => return Err(Problem::invalid("`key` is empty")),
+        Some(key) => Some(key),
+        None => call.idempotency_key()?.map(|it| it.as_str().to_owned()),
+    };
+    let new = NewRun {
+        input: said.input,
+        session: said.session,
+        labels: said.labels,
+        key,
+        id: said.id,
+        if_busy: said.if_busy.into(),
+    };
+    let begun = call.app.specs.start(what, new).await?;
+    match begun.attached {
+        true => answer::run(&call.app, &begun.run).await,
+        false => answer::made(&call.app, &begun.run).await,
+    }
+}
+
+/// `GET /v1/specs`
+pub(crate) async fn specs(call: Call) -> Answered {
+    answer::json(&Page {
+        items: call.app.specs.list().await?,
+        next: None::<String>,
+        has_more: false,
+    })
+}

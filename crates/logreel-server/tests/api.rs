@@ -1,0 +1,545 @@
+//! Every operation, over a socket, on both stores: what is answered is what is described.
+
+#![allow(
+    clippy::unwrap_used,
+    missing_docs,
+    reason = "a test's name is its documentation, and what it did not expect is a failure"
+)]
+
+mod common;
+
+use common::Site;
+use logreel::Status;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_operation_answers_as_described_in_memory() {
+    every_operation(Site::in_memory().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_operation_answers_as_described_on_disk() {
+    every_operation(Site::on_disk().await).await;
+}
+
+async fn every_operation(site: Site) {
+    about_the_server(&site).await;
+    started_and_found(&site).await;
+    listed(&site).await;
+    looked_at(&site).await;
+    acted_on(&site).await;
+    made_of_others(&site).await;
+    sessions(&site).await;
+    refused(&site).await;
+
+    let document = logreel_server::openapi::document();
+    let seen = site.seen.lock().unwrap().clone();
+    let paths = document["paths"].as_object().unwrap().values();
+    for operation in paths.flat_map(|path| path.as_object().unwrap().values()) {
+        let id = operation["operationId"].as_str().unwrap();
+        let good = seen.iter().any(|(it, status)| it == id && *status < 300);
+        assert!(good, "{id} never answered well: {seen:?}");
+    }
+}
+
+async fn about_the_server(site: &Site) {
+    let health = site.get("/health").await;
+    assert_eq!(health.status, 200);
+    assert_eq!(health.json()["writer"], "alive");
+    let metrics = site.get("/metrics").await.text;
+    assert!(
+        metrics.contains("logreel_runs{status=\"completed\"} 0"),
+        "{metrics}"
+    );
+    assert!(metrics.contains("route=\"/health\""), "{metrics}");
+    assert_eq!(site.get("/openapi.json").await.json()["openapi"], "3.1.0");
+    let specs = site.get("/v1/specs").await.json();
+    assert_eq!(specs["items"][0]["name"], "ask");
+}
+
+async fn started_and_found(site: &Site) {
+    let new = json!({
+        "spec": "double", "input": 21, "key": "k1", "labels": {"team": "core"},
+        "id": "run_0197b0a0-0001-7000-8000-000000000001",
+    });
+    let made = site.post("/v1/runs", new.clone()).await;
+    assert_eq!(made.status, 201, "{}", made.text);
+    let id = made.json()["id"].as_str().unwrap().to_owned();
+    assert_eq!(made.header("location"), format!("/v1/runs/{id}"));
+    let again = site.post("/v1/runs", new).await;
+    assert_eq!((again.status, &again.json()["id"]), (200, &json!(id)));
+    let other = json!({"spec": "double", "input": 22, "key": "k1"});
+    let other = site.post("/v1/runs", other).await;
+    assert_eq!(
+        (other.status, &other.json()["kind"]),
+        (409, &json!("conflict"))
+    );
+    site.until(&id, |entry| entry.row.status() == Status::Completed)
+        .await;
+    let run = site.get(&format!("/v1/runs/{id}")).await.json();
+    assert_eq!(
+        (&run["output"], &run["steps"][0]["output"]),
+        (&json!(42), &json!(42))
+    );
+
+    // The header is the key when nothing else is.
+    let headers = [("idempotency-key", "k2")];
+    let new = || Some(json!({"spec": "double", "input": 1}));
+    let first = site.send(Method::POST, "/v1/runs", &headers, new()).await;
+    let second = site.send(Method::POST, "/v1/runs", &headers, new()).await;
+    assert_eq!((first.status, second.status), (201, 200));
+    assert_eq!(first.json()["id"], second.json()["id"]);
+}
+
+async fn listed(site: &Site) {
+    for n in 0..5 {
+        site.start("double", json!(n)).await;
+    }
+    let mut path = "/v1/runs?limit=2&agent=double".to_owned();
+    let (mut count, mut pages) = (0, 0);
+    loop {
+        let page = site.get(&path).await.json();
+        count += page["items"].as_array().unwrap().len();
+        pages += 1;
+        let Some(next) = page["next"].as_str() else {
+            assert_eq!(page["has_more"], false);
+            break;
+        };
+        path = format!("/v1/runs?limit=2&agent=double&cursor={next}");
+    }
+    assert_eq!((count, pages), (7, 4));
+    let found = |page: Value| page["items"].as_array().unwrap().len();
+    assert_eq!(
+        found(site.get("/v1/runs?label=team%3Dcore").await.json()),
+        1
+    );
+    assert_eq!(
+        found(site.get("/v1/runs?label=team%3Dother").await.json()),
+        0
+    );
+    assert_eq!(
+        found(site.get("/v1/runs?since=1h&search=double").await.json()),
+        7
+    );
+    assert_eq!(
+        found(site.get("/v1/runs?status=failed,cancelled").await.json()),
+        0
+    );
+    let first = "/v1/runs/run_0197b0a0-0001-7000-8000-000000000001";
+    assert_eq!(
+        found(
+            site.get("/v1/runs?same_spec=run_0197b0a0-0001")
+                .await
+                .json()
+        ),
+        7
+    );
+    assert_eq!(
+        found(
+            site.get("/v1/runs?same_state=run_0197b0a0-0001")
+                .await
+                .json()
+        ),
+        1
+    );
+    assert_eq!(
+        found(site.get("/v1/runs?parent=run_0197b0a0-0001").await.json()),
+        0
+    );
+    let bare = site.get(&format!("{first}?steps=false")).await.json();
+    assert_eq!(bare.get("steps"), None);
+    // The short form and @last name runs too.
+    assert_eq!(site.get("/v1/runs/00000001").await.json()["id"], first[9..]);
+    assert_eq!(site.get("/v1/runs/@last").await.json()["input"], 4);
+}
+
+async fn looked_at(site: &Site) {
+    let run = "/v1/runs/run_0197b0a0-0001-7000-8000-000000000001";
+    let whole = site.get(run).await;
+    let tag = whole.header("etag").to_owned();
+    let none = [("if-none-match", &*tag)];
+    assert_eq!(site.send(Method::GET, run, &none, None).await.status, 304);
+    let other = [("if-none-match", "W/\"0\", W/\"1\"")];
+    assert_eq!(site.send(Method::GET, run, &other, None).await.status, 200);
+    let before = site.get(&format!("{run}?at=1")).await.json();
+    assert_eq!(
+        (&before["status"], &before["event_count"]),
+        (&json!("created"), &json!(1))
+    );
+    assert_eq!(site.get(&format!("{run}?at=99")).await.status, 404);
+
+    let page = site.get(&format!("{run}/events?limit=2")).await.json();
+    assert_eq!(
+        (&page["next"], &page["has_more"]),
+        (&json!(3), &json!(true))
+    );
+    let rest = site.get(&format!("{run}/events?from=3")).await.json();
+    assert_eq!(rest["has_more"], false);
+    let last = rest["items"].as_array().unwrap().last().unwrap().clone();
+    assert_eq!(last["kind"], "run.completed");
+    assert_eq!(last["digest"], whole.json()["head_digest"]);
+
+    let diff = site.get(&format!("{run}/diff/@last")).await.json();
+    assert_eq!(diff["equal"], false);
+    let same = site.get(&format!("{run}/diff/00000001")).await.json();
+    assert_eq!(same["equal"], true);
+
+    let lines = site.get(&format!("{run}/export")).await;
+    assert_eq!(
+        lines.text.lines().count() as u64,
+        whole.json()["event_count"].as_u64().unwrap() + 1
+    );
+    let reel = site.request(Method::GET, &format!("{run}/export?format=reel"));
+    assert_eq!(reel.send().await.unwrap().status(), 200);
+    let checkpoint = site.get(&format!("{run}/export?format=checkpoint")).await;
+    assert!(
+        matches!(checkpoint.status, 200 | 409),
+        "{}",
+        checkpoint.text
+    );
+
+    let large = site.start("large", json!(100_000)).await;
+    site.until(&large, |entry| entry.row.status().is_terminal())
+        .await;
+    let output = site.get(&format!("/v1/runs/{large}")).await.json()["output"].clone();
+    let digest = output["blob"].as_str().unwrap();
+    let blob = site.get(&format!("/v1/blobs/{digest}")).await;
+    assert_eq!(blob.text.len() as u64, output["bytes"].as_u64().unwrap());
+    let none = [("if-none-match", &*format!("\"{}\"", &digest[7..]))];
+    let known = site
+        .send(Method::GET, &format!("/v1/blobs/{digest}"), &none, None)
+        .await;
+    assert_eq!(known.status, 304);
+    let unknown = digest.replace(&digest[7..12], "00000");
+    assert_eq!(site.get(&format!("/v1/blobs/{unknown}")).await.status, 404);
+    assert_eq!(site.get("/v1/blobs/nothing").await.status, 404);
+}
+
+async fn acted_on(site: &Site) {
+    let waits = |entry: &logreel::Entry| !entry.row.facts.waits.is_empty();
+    let run = site.start("ask", json!("Publish?")).await;
+    site.until(&run, waits).await;
+    let path = format!("/v1/runs/{run}");
+    let waiting = site.get(&path).await.json()["waiting"][0].clone();
+    assert_eq!(
+        (&waiting["id"], &waiting["prompt"]),
+        (&json!("w1"), &json!("Publish?"))
+    );
+    for wrong in [
+        json!({}),
+        json!({"approve": true, "deny": true}),
+        json!({"approve": false}),
+        json!({"approve": true, "wait": 1}),
+        json!({"approve": true, "why": "x"}),
+    ] {
+        let said = site.post(&format!("{path}/answer"), wrong.clone()).await;
+        assert_eq!(
+            (said.status, &said.json()["kind"]),
+            (422, &json!("invalid")),
+            "{wrong}"
+        );
+    }
+    let unknown = json!({"approve": true, "wait": "w9"});
+    assert_eq!(
+        site.post(&format!("{path}/answer"), unknown).await.status,
+        404
+    );
+    let paused = site
+        .post(&format!("{path}/pause"), json!({"reason": "lunch"}))
+        .await;
+    assert_eq!(
+        (paused.status, &paused.json()["status"]),
+        (200, &json!("waiting"))
+    );
+    let resumed = site.post(&format!("{path}/resume"), json!({})).await;
+    assert_eq!(resumed.status, 200, "{}", resumed.text);
+    let yes = json!({"approve": true, "wait": "w1", "reason": "fine"});
+    let answered = site.post(&format!("{path}/answer"), yes.clone()).await;
+    assert_eq!(answered.status, 200, "{}", answered.text);
+    // Said twice it is said once; another answer comes too late.
+    assert_eq!(site.post(&format!("{path}/answer"), yes).await.status, 200);
+    let no = site
+        .post(
+            &format!("{path}/answer"),
+            json!({"deny": true, "wait": "w1"}),
+        )
+        .await;
+    assert_eq!(no.status, 409);
+    site.until(&run, |entry| entry.row.status().is_terminal())
+        .await;
+    assert_eq!(site.get(&path).await.json()["output"], true);
+    let over = site.post(&format!("{path}/cancel"), json!({})).await;
+    assert_eq!(
+        (over.status, &over.json()["kind"]),
+        (409, &json!("terminal"))
+    );
+
+    let run = site.start("listen", json!("go")).await;
+    site.until(&run, waits).await;
+    let path = format!("/v1/runs/{run}");
+    let sent = site
+        .post(&format!("{path}/signals/go"), json!({"value": {"n": 1}}))
+        .await;
+    assert_eq!(sent.status, 200, "{}", sent.text);
+    site.until(&run, |entry| entry.row.status().is_terminal())
+        .await;
+    assert_eq!(site.get(&path).await.json()["output"], json!({"n": 1}));
+    let deaf = site
+        .post(&format!("{path}/messages"), json!({"text": "hi"}))
+        .await;
+    assert_eq!(
+        (deaf.status, &deaf.json()["kind"]),
+        (409, &json!("not_applicable"))
+    );
+
+    let agent = site.engine.agent(&json!({"name": "talker"})).unwrap();
+    let run = agent.start(&json!("hello")).await.unwrap().id().to_string();
+    site.until(&run, waits).await;
+    let path = format!("/v1/runs/{run}");
+    let headers = [("idempotency-key", "hi")];
+    let message = || Some(json!({"text": "shorter, please"}));
+    let say = format!("{path}/messages");
+    let said = site.send(Method::POST, &say, &headers, message()).await;
+    let again = site.send(Method::POST, &say, &headers, message()).await;
+    assert_eq!((said.status, again.status), (200, 200), "{}", said.text);
+    let receipt: u64 = said.header("logreel-receipt").parse().unwrap();
+    assert_eq!(again.header("logreel-receipt"), receipt.to_string());
+    let event = site
+        .get(&format!("{path}/events?from={receipt}&limit=1"))
+        .await
+        .json();
+    assert_eq!(event["items"][0]["body"]["text"], "shorter, please");
+    assert_eq!(site.post(&say, json!({"text": " "})).await.status, 422);
+    site.post(&format!("{path}/cancel"), json!({})).await;
+
+    let run = site.start("doubt", json!(null)).await;
+    site.until(&run, waits).await;
+    let path = format!("/v1/runs/{run}");
+    let unsaid = site
+        .post(&format!("{path}/resolve"), json!({"call": "publish"}))
+        .await;
+    assert_eq!(unsaid.status, 422);
+    let other = json!({"call": "other", "returned": 7});
+    assert_eq!(
+        site.post(&format!("{path}/resolve"), other).await.status,
+        409
+    );
+    let resolved = json!({"call": "publish", "returned": 7});
+    let resolved = site.post(&format!("{path}/resolve"), resolved).await;
+    assert_eq!(resolved.status, 200, "{}", resolved.text);
+    site.post(&format!("{path}/resume"), json!({})).await;
+    site.until(&run, |entry| entry.row.status().is_terminal())
+        .await;
+    assert_eq!(site.get(&path).await.json()["output"], 7);
+    let limit = json!({"add_budget": {"tokens": 5}});
+    assert_eq!(
+        site.post(&format!("{path}/resume"), limit).await.status,
+        409
+    );
+    let nothing = json!({"add_budget": {"tokens": 0}});
+    assert_eq!(
+        site.post(&format!("{path}/resume"), nothing).await.status,
+        422
+    );
+}
+
+async fn made_of_others(site: &Site) {
+    let run = site.start("fail", json!("no route")).await;
+    site.until(&run, |entry| entry.row.status().is_terminal())
+        .await;
+    let path = format!("/v1/runs/{run}");
+    let failed = site.get(&path).await.json();
+    assert_eq!(failed["error"]["message"], "no route");
+    let headers = [("idempotency-key", "once")];
+    let retry = format!("{path}/retry");
+    let first = site.send(Method::POST, &retry, &headers, None).await;
+    let second = site.send(Method::POST, &retry, &headers, None).await;
+    assert_eq!((first.status, second.status), (201, 201), "{}", first.text);
+    assert_eq!(first.header("location"), second.header("location"));
+    assert_eq!(first.json()["parent"]["relation"], "retry");
+    let fork = format!("{path}/fork");
+    let forked = site.post(&fork, json!({"at": 1, "input": "other"})).await;
+    assert_eq!(forked.status, 201, "{}", forked.text);
+    let id = forked.json()["id"].as_str().unwrap().to_owned();
+    site.until(&id, |entry| entry.row.status().is_terminal())
+        .await;
+    let events = site.get(&format!("/v1/runs/{id}/events")).await.json();
+    assert_eq!(events["items"][0]["origin"], json!(run));
+    for (at, status) in [
+        (json!(99), 409),
+        (json!("soon"), 422),
+        (json!(0), 422),
+        (json!("step:no"), 404),
+    ] {
+        let said = site.post(&fork, json!({"at": at})).await;
+        assert_eq!(said.status, status, "{at}: {}", said.text);
+    }
+}
+
+async fn sessions(site: &Site) {
+    let new = |input: &str| json!({"spec": "ask", "input": input, "session": "repo/42"});
+    let first = site.post("/v1/runs", new("a")).await;
+    assert_eq!(first.status, 201);
+    let busy = site.post("/v1/runs", new("b")).await;
+    assert_eq!((busy.status, &busy.json()["kind"]), (409, &json!("busy")));
+    assert!(
+        busy.json()["detail"]
+            .as_str()
+            .unwrap()
+            .contains(first.json()["id"].as_str().unwrap())
+    );
+    let all = site.get("/v1/sessions").await.json();
+    assert_eq!(all["items"][0]["session"], "repo/42");
+    let cancelled = site
+        .post("/v1/sessions/repo%2F42/cancel", json!({"reason": "enough"}))
+        .await;
+    assert_eq!(
+        (cancelled.status, &cancelled.json()["status"]),
+        (200, &json!("cancelled"))
+    );
+    assert_eq!(cancelled.json()["reason"], "enough");
+    let again = site
+        .post(
+            &format!(
+                "/v1/runs/{}/cancel",
+                cancelled.json()["id"].as_str().unwrap()
+            ),
+            json!({}),
+        )
+        .await;
+    assert_eq!(again.status, 200);
+    let run = cancelled.json()["id"].as_str().unwrap().to_owned();
+    site.until(&run, |entry| !entry.is_driven()).await;
+    assert_eq!(
+        site.post("/v1/sessions/repo%2F42/cancel", json!({}))
+            .await
+            .status,
+        409
+    );
+    let closed = site
+        .send(Method::POST, "/v1/sessions/repo%2F42/close", &[], None)
+        .await;
+    assert_eq!(
+        (closed.status, &closed.json()["closed"]),
+        (200, &json!(true))
+    );
+    assert_eq!(site.post("/v1/runs", new("c")).await.status, 409);
+    assert_eq!(
+        site.post("/v1/sessions/nobody/close", json!({}))
+            .await
+            .status,
+        404
+    );
+}
+
+async fn refused(site: &Site) {
+    let nowhere = "/v1/runs/run_0197b0a0-0001-7000-8000-0000000000ff";
+    for (method, path, status) in [
+        (Method::GET, nowhere.to_owned(), 404),
+        (Method::GET, format!("{nowhere}/events"), 404),
+        (Method::POST, format!("{nowhere}/cancel"), 404),
+        (Method::GET, "/v1/runs/no%20run".to_owned(), 404),
+        (Method::GET, "/v1/runs/%FF".to_owned(), 404),
+        (Method::GET, "/v1/runs/run_".to_owned(), 400),
+        (Method::GET, "/v1/nothing".to_owned(), 404),
+        (Method::GET, "/v1".to_owned(), 404),
+        (Method::DELETE, "/v1/runs".to_owned(), 405),
+        (Method::GET, format!("{nowhere}/cancel"), 405),
+        (Method::OPTIONS, "/v1/runs".to_owned(), 405),
+        (Method::GET, "/v1/runs?limit=0".to_owned(), 400),
+        (Method::GET, "/v1/runs?limit=x".to_owned(), 400),
+        (Method::GET, "/v1/runs?limit=1&limit=2".to_owned(), 400),
+        (Method::GET, "/v1/runs?status=done".to_owned(), 400),
+        (Method::GET, "/v1/runs?since=soon".to_owned(), 400),
+        (Method::GET, "/v1/runs?label=x".to_owned(), 400),
+        (Method::GET, "/v1/runs?cursor=x".to_owned(), 400),
+        (Method::GET, "/v1/runs?colour=red".to_owned(), 400),
+        (Method::GET, "/health?x=1".to_owned(), 400),
+    ] {
+        let said = site.send(method.clone(), &path, &[], None).await;
+        assert_eq!(said.status, status, "{method} {path}: {}", said.text);
+        assert_eq!(said.header("content-type"), "application/problem+json");
+        if status == 405 {
+            assert!(!said.header("allow").is_empty());
+        }
+    }
+    let unknown = site.get("/v1/runs?colour=red").await.json();
+    assert!(
+        unknown["detail"].as_str().unwrap().contains("\"colour\""),
+        "{unknown}"
+    );
+    for (body, status, says) in [
+        (json!({"spec": "double", "colour": "red"}), 422, "`colour`"),
+        (json!({"input": 1}), 422, "`spec`"),
+        (json!({"spec": 1}), 422, "`spec`"),
+        (json!({"spec": "nothing"}), 404, "\"nothing\""),
+        (json!({"spec": "double", "id": "run_1"}), 422, "run_1"),
+        (json!({"spec": "double", "if_busy": "sulk"}), 422, "sulk"),
+        (json!({"spec": {"name": "w"}}), 403, "not allowed"),
+        (json!([]), 422, ""),
+    ] {
+        let said = site.post("/v1/runs", body.clone()).await;
+        assert_eq!(said.status, status, "{body}: {}", said.text);
+        let detail = said.json()["detail"].as_str().unwrap().to_owned();
+        assert!(detail.contains(says), "{body}: {detail}");
+    }
+    let raw = |media_type: &'static str, body: Vec<u8>| {
+        let request = site.request(Method::POST, "/v1/runs").body(body);
+        site.checked(
+            Method::POST,
+            "/v1/runs",
+            request.header("content-type", media_type),
+        )
+    };
+    assert_eq!(raw("text/plain", b"{}".to_vec()).await.status, 415);
+    assert_eq!(raw("application/json", b"{".to_vec()).await.status, 400);
+    assert_eq!(raw("application/json", vec![0xff]).await.status, 400);
+    assert_eq!(raw("application/json", Vec::new()).await.status, 400);
+    assert_eq!(
+        raw("application/json; charset=utf-8", b"{}".to_vec())
+            .await
+            .status,
+        422
+    );
+    let keys = [("idempotency-key", "~0")];
+    let said = site
+        .send(
+            Method::POST,
+            "/v1/runs",
+            &keys,
+            Some(json!({"spec": "double"})),
+        )
+        .await;
+    assert_eq!(said.status, 400);
+    let ids = [("x-request-id", "mine")];
+    let said = site.send(Method::GET, "/health", &ids, None).await;
+    assert_eq!(said.header("x-request-id"), "mine");
+    let page = site
+        .request(Method::GET, "/runs/anything")
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(page.headers()["content-type"], "text/html; charset=utf-8");
+    assert!(
+        page.headers()["content-security-policy"]
+            .to_str()
+            .unwrap()
+            .contains("script-src 'self'")
+    );
+    assert_eq!(site.get("/nothing.js").await.status, 404);
+    for (name, value) in [
+        ("host", "evil.example"),
+        ("origin", "https://evil.example"),
+        ("sec-fetch-site", "cross-site"),
+    ] {
+        for (method, path) in [(Method::GET, "/v1/runs"), (Method::POST, "/v1/runs")] {
+            let said = site.send(method, path, &[(name, value)], None).await;
+            assert_eq!(
+                (said.status, &said.json()["kind"]),
+                (403, &json!("forbidden")),
+                "{name}"
+            );
+        }
+    }
+}

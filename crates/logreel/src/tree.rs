@@ -1,0 +1,83 @@
+//! A run among those that it started and that started it: whom someone means who says something to it.
+
+use logreel_core::RunId;
+use logreel_core::event::{Relation, WaitStarted};
+use logreel_core::row::Status;
+use logreel_store::{Entry, Filter, RunStore};
+
+use crate::Error;
+
+const LIVE: [Status; 5] = [
+    Status::Created,
+    Status::Planning,
+    Status::Executing,
+    Status::Verifying,
+    Status::Waiting,
+];
+
+/// The run and its live children, children's children too, as they are now.
+pub async fn of(store: &dyn RunStore, run: &RunId) -> Result<Vec<Entry>, Error> {
+    let mut all = vec![store.entry(run).await?];
+    let mut next = 0;
+    while next < all.len() {
+        all.extend(children(store, &all[next].row.run).await?);
+        next += 1;
+    }
+    Ok(all)
+}
+
+/// Whom someone means who says something to a run: itself, or the only one of its children that waits
+/// for such a thing when it does not.
+pub async fn meant(
+    store: &dyn RunStore,
+    run: RunId,
+    waits_for_it: impl Fn(&WaitStarted) -> bool,
+) -> Result<RunId, Error> {
+    let waits = |entry: &Entry| {
+        let mut waits = entry.row.facts.waits.iter();
+        waits.any(|open| waits_for_it(&open.wait))
+    };
+    let tree = of(store, &run).await?;
+    let mut waiting = tree.iter().filter(|entry| waits(entry));
+    match (
+        tree.first().is_some_and(waits),
+        waiting.next(),
+        waiting.next(),
+    ) {
+        (false, Some(only), None) => Ok(only.row.run),
+        _ => Ok(run),
+    }
+}
+
+/// The run that this one is, in the end, the work of: itself, or its oldest parent.
+pub async fn root(store: &dyn RunStore, run: RunId) -> Result<RunId, Error> {
+    let mut root = run;
+    loop {
+        let entry = store.entry(&root).await?;
+        match &entry.row.facts.parent {
+            Some(parent) if parent.relation == Relation::Child => root = parent.run,
+            _ => return Ok(root),
+        }
+    }
+}
+
+/// The live runs that this one started; a fork or retry of it is none.
+pub async fn children(store: &dyn RunStore, run: &RunId) -> Result<Vec<Entry>, Error> {
+    let filter = Filter {
+        parent: Some(*run),
+        status: LIVE.to_vec(),
+        ..Filter::default()
+    };
+    let (mut children, mut cursor) = (Vec::new(), None);
+    loop {
+        let page = store.list(&filter, cursor.as_ref(), 100).await?;
+        children.extend(page.items.into_iter().filter(|entry| {
+            let parent = entry.row.facts.parent.as_ref();
+            parent.is_some_and(|parent| parent.relation == Relation::Child)
+        }));
+        cursor = page.next;
+        if cursor.is_none() {
+            return Ok(children);
+        }
+    }
+}
