@@ -135,7 +135,12 @@ impl Served {
             .map_err(Into::into)
     }
 
-    async fn go_on(&self, run: &RunId, accept_spec_change: bool) -> anyhow::Result<()> {
+    async fn go_on(
+        &self,
+        run: &RunId,
+        accept_spec_change: bool,
+        request: Option<String>,
+    ) -> anyhow::Result<()> {
         let acting = &*self.acting;
         let said = match accept_spec_change {
             true => Said::Accept,
@@ -148,16 +153,23 @@ impl Served {
             false => changed::admit(acting, &entry, said).await?,
         };
         if root != *run {
-            match acting.engine.resume(run).await {
+            let mut resume = acting.engine.resume(run);
+            if let Some(request) = &request {
+                resume = resume.request(request);
+            }
+            match resume.await {
                 Ok(_) | Err(Error::Waiting { .. } | Error::Driven { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        let resumed = match &accepted {
-            Some(spec) => spec.resume(&acting.engine, &root).await,
-            None => acting.engine.resume(&root).await,
+        let mut resume = match &accepted {
+            Some(spec) => spec.resume(&acting.engine, &root),
+            None => acting.engine.resume(&root),
         };
-        match resumed {
+        if let Some(request) = request {
+            resume = resume.request(request);
+        }
+        match resume.await {
             Ok(_) | Err(Error::Waiting { .. }) => Ok(()),
             // It goes on, which is what was asked for.
             Err(Error::Driven { .. }) if root != *run => Ok(()),
@@ -197,8 +209,14 @@ impl Specs for Served {
         self.begin(what, new).await.map_err(problem)
     }
 
-    async fn resume(&self, run: &RunId, accept_spec_change: bool) -> Result<(), Problem> {
-        self.go_on(run, accept_spec_change).await.map_err(problem)
+    async fn resume(
+        &self,
+        run: &RunId,
+        accept_spec_change: bool,
+        request: Option<String>,
+    ) -> Result<(), Problem> {
+        let gone_on = self.go_on(run, accept_spec_change, request);
+        gone_on.await.map_err(problem)
     }
 
     async fn on_model(&self, run: &RunId, model: &str) -> Result<Value, Problem> {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use logreel::workflow::{Problems, Workflow};
-use logreel::{Digest, Engine, Error, ErrorKind, ResumeOutcome, RunId};
+use logreel::{Ask, Digest, Engine, ErrorKind, ResumeOutcome, RunId};
 use logreel_agent::{AgentSpec, Agents, Overrides, SpecKind};
 
 use crate::error::Failure;
@@ -23,10 +23,10 @@ impl Spec {
     }
 
     /// Drives a run on under this instead of what it was started with.
-    pub async fn resume(&self, engine: &Engine, run: &RunId) -> Result<ResumeOutcome, Error> {
+    pub fn resume(&self, engine: &Engine, run: &RunId) -> Ask<ResumeOutcome> {
         match self {
-            Self::Workflow(workflow) => engine.resume_under(run, workflow).await,
-            Self::Agent(agent) => engine.resume_under_agent(run, &agent.to_json()).await,
+            Self::Workflow(workflow) => engine.resume_under(run, workflow),
+            Self::Agent(agent) => engine.resume_under_agent(run, &agent.to_json()),
         }
     }
 }

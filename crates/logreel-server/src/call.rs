@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 use axum::http::{HeaderMap, header};
 use bytes::Bytes;
-use logreel::core::AppendId;
-use logreel::{ErrorKind, RunId};
+use logreel::core::RequestId;
+use logreel::{Ask, ErrorKind, RunId};
 use serde::de::DeserializeOwned;
 
 use crate::app::App;
@@ -16,6 +16,8 @@ use crate::{Problem, Role};
 
 /// The header by which a command is known when it is sent again.
 pub(crate) const IDEMPOTENCY_KEY: &str = "idempotency-key";
+/// Some commands are two, and the second has a longer name.
+pub(crate) const KEY_BYTES_MAX: usize = 240;
 
 pub(crate) struct Call {
     pub(crate) app: App,
@@ -131,20 +133,28 @@ impl Call {
     }
 
     /// By which the command is known when it is sent again.
-    pub(crate) fn idempotency_key(&self) -> Result<Option<AppendId>, Problem> {
+    pub(crate) fn idempotency_key(&self) -> Result<Option<String>, Problem> {
         let Some(value) = self.headers.get(IDEMPOTENCY_KEY) else {
             return Ok(None);
         };
         let text = value
             .to_str()
             .map_err(|_| Problem::usage("`Idempotency-Key` has characters that are not ASCII"))?;
-        let key = AppendId::new(text)
+        RequestId::new(text)
             .map_err(|error| Problem::usage(format!("`Idempotency-Key`: {error}")))?;
-        // Those are for drivers, which number what they append.
-        if text.starts_with('~') {
-            return Err(Problem::usage("`Idempotency-Key` may not begin with `~`"));
+        if text.len() > KEY_BYTES_MAX {
+            let detail = format!("`Idempotency-Key` is longer than {KEY_BYTES_MAX} characters");
+            return Err(Problem::usage(detail));
         }
-        Ok(Some(key))
+        Ok(Some(text.to_owned()))
+    }
+
+    /// Asks for something under the key that the caller gave, if it gave one.
+    pub(crate) fn under_key<T>(&self, ask: Ask<T>) -> Result<Ask<T>, Problem> {
+        Ok(match self.idempotency_key()? {
+            Some(key) => ask.request(key),
+            None => ask,
+        })
     }
 
     /// Who says something, for the record.

@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 use axum::http::HeaderValue;
 use logreel::core::Payload;
 use logreel::core::event::{Budget, Resolution, WaitKind, WaitStarted};
-use logreel::{
-    Answer, CancelOutcome, Digest, ErrorKind, ForkPoint, Json, RunId, Status, WaitId, tree,
-};
+use logreel::{Answer, CancelOutcome, ErrorKind, ForkPoint, Json, RunId, Status, WaitId, tree};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
@@ -55,7 +53,8 @@ pub(crate) async fn cancel(call: Call) -> Answered {
 /// Cancels a run; one that was cancelled before stays so.
 pub(crate) async fn stop(call: &Call, run: &RunId, reason: Option<String>) -> Result<(), Problem> {
     let reason = reason.unwrap_or_else(|| format!("by {}", call.by()));
-    match call.app.engine.cancel(run, reason).await? {
+    let cancel = call.under_key(call.app.engine.cancel(run, reason))?;
+    match cancel.await? {
         CancelOutcome::Requested | CancelOutcome::AlreadyTerminal(Status::Cancelled) => Ok(()),
         CancelOutcome::AlreadyTerminal(status) => {
             let detail = format!("{run} has {status}; there is nothing to cancel");
@@ -70,7 +69,7 @@ pub(crate) async fn pause(call: Call) -> Answered {
     let Reason { reason } = call.json()?;
     let run = call.run().await?;
     let reason = reason.unwrap_or_else(|| format!("by {}", call.by()));
-    call.app.engine.pause(&run, reason).await?;
+    call.under_key(call.app.engine.pause(&run, reason))?.await?;
     answer::run(&call.app, &run).await
 }
 
@@ -135,9 +134,16 @@ pub(crate) async fn resume(call: Call) -> Answered {
         let add = add.budget()?;
         let for_budget = |wait: &WaitStarted| wait.kind == WaitKind::Budget;
         let meant = tree::meant(&**engine.store(), run, for_budget).await?;
-        engine.add_budget(&meant, add, call.by()).await?;
+        let mut raise = engine.add_budget(&meant, add, call.by());
+        if let Some(key) = call.idempotency_key()? {
+            // Of the two commands that this is, each has a name of its own.
+            raise = raise.request(format!("{key}:budget"));
+        }
+        raise.await?;
     }
-    call.app.specs.resume(&run, accept_spec_change).await?;
+    let key = call.idempotency_key()?;
+    let resumed = call.app.specs.resume(&run, accept_spec_change, key);
+    resumed.await?;
     answer::run(&call.app, &run).await
 }
 
@@ -181,7 +187,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
     if let Some(reason) = given.reason {
         answer = answer.because(reason);
     }
-    engine.answer(&run, answer).await?;
+    call.under_key(engine.answer(&run, answer))?.await?;
     crate::answer::run(&call.app, &run).await
 }
 
@@ -231,9 +237,8 @@ pub(crate) async fn resolve(call: Call) -> Answered {
     };
     let run = tree::meant(&**engine.store(), run, in_doubt).await?;
     let again = matches!(resolution, Resolution::Retry);
-    let resolved = engine
-        .resolve(&run, &*given.call, resolution, call.by())
-        .await?;
+    let resolve = engine.resolve(&run, &*given.call, resolution, call.by());
+    let resolved = call.under_key(resolve)?.await?;
     let mut response = answer::run(&call.app, &run).await?;
     if again && let Some(owner) = resolved.not_known_dead.first() {
         let warning = format!("{owner} is not known to be dead; it may still make the write");
@@ -259,12 +264,15 @@ pub(crate) async fn message(call: Call) -> Answered {
     }
     let request_id = match request_id {
         Some(id) => Some(id),
-        None => call.idempotency_key()?.map(|it| it.as_str().to_owned()),
+        None => call.idempotency_key()?,
     };
     let run = call.run().await?;
     let engine = &call.app.engine;
-    let seq = engine.say(&run, text, Some(call.by()), request_id.as_deref());
-    let seq = seq.await?;
+    let mut say = engine.say(&run, text, Some(call.by()));
+    if let Some(id) = request_id {
+        say = say.request(id);
+    }
+    let seq = say.await?;
     let mut response = answer::run(&call.app, &run).await?;
     response
         .headers_mut()
@@ -289,7 +297,7 @@ pub(crate) async fn signal(call: Call) -> Answered {
     let awaits =
         |wait: &WaitStarted| wait.kind == WaitKind::Signal && wait.name.as_deref() == Some(&*name);
     let run = tree::meant(&**engine.store(), run, awaits).await?;
-    engine.signal(&run, &*name, &value).await?;
+    call.under_key(engine.signal(&run, &*name, &value))?.await?;
     answer::run(&call.app, &run).await
 }
 
@@ -317,8 +325,8 @@ pub(crate) async fn retry(call: Call) -> Answered {
     if let Some(model) = given.model {
         retry = retry.under_agent(call.app.specs.on_model(&run, &model).await?);
     }
-    if let Some(id) = made_by(&call, "retry", &run)? {
-        retry = retry.id(id);
+    if let Some(key) = call.idempotency_key()? {
+        retry = retry.request(key);
     }
     if engine.is_worker() {
         retry = retry.queue();
@@ -363,23 +371,12 @@ pub(crate) async fn fork(call: Call) -> Answered {
     for (of, result) in &given.results {
         fork = fork.result(of, result);
     }
-    if let Some(id) = made_by(&call, "fork", &run)? {
-        fork = fork.id(id);
+    if let Some(key) = call.idempotency_key()? {
+        fork = fork.request(key);
     }
     if engine.is_worker() {
         fork = fork.queue();
     }
     let made = fork.await?;
     answer::made(&call.app, &made.id()).await
-}
-
-/// The id of the run that a command makes, when it may be sent again: the same request, the same run.
-fn made_by(call: &Call, verb: &str, run: &RunId) -> Result<Option<RunId>, Problem> {
-    let Some(key) = call.idempotency_key()? else {
-        return Ok(None);
-    };
-    let digest = Digest::of(format!("{verb}\0{run}\0{}", key.as_str()).as_bytes());
-    let mut bytes = [0; 16];
-    bytes.copy_from_slice(&digest.as_bytes()[..16]);
-    Ok(Some(RunId::from_bytes(bytes)))
 }

@@ -1,13 +1,13 @@
 //! Sessions: the list, and the end of what goes on in one.
 
 use logreel::store::SessionInfo;
-use logreel::{ErrorKind, RunId, SessionHandle, Timestamp};
+use logreel::{CancelOutcome, ErrorKind, Filter, RunId, SessionHandle, Status, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use crate::Problem;
 use crate::answer::{self, Page};
 use crate::call::Call;
 use crate::operation::Answered;
-use crate::{Problem, say};
 
 #[derive(Serialize)]
 struct View {
@@ -50,13 +50,32 @@ struct Said {
 pub(crate) async fn cancel(call: Call) -> Answered {
     let Said { reason } = call.json()?;
     let (session, info) = known(&call).await?;
-    drop(session);
-    let Some(run) = info.active else {
-        let detail = format!("session {} has no active run", info.session);
-        return Err(Problem::new(ErrorKind::NotApplicable, detail));
+    let reason = reason.unwrap_or_else(|| format!("by {}", call.by()));
+    let cancel = call.under_key(session.cancel(reason))?;
+    match cancel.await? {
+        CancelOutcome::Requested | CancelOutcome::AlreadyTerminal(_) => {}
+        CancelOutcome::NotFound => {
+            let detail = format!("session {} has no active run", info.session);
+            return Err(Problem::new(ErrorKind::NotApplicable, detail));
+        }
+    }
+    let run = match info.active {
+        Some(run) => run,
+        // The same request again: it is about the run that it cancelled.
+        None => latest_cancelled(&call, &info).await?,
     };
-    say::stop(&call, &run, reason).await?;
     answer::run(&call.app, &run).await
+}
+
+async fn latest_cancelled(call: &Call, info: &SessionInfo) -> Result<RunId, Problem> {
+    let filter = Filter {
+        session: Some(info.session.clone()),
+        status: vec![Status::Cancelled],
+        ..Filter::default()
+    };
+    let page = call.app.engine.store().list(&filter, None, 1).await?;
+    let run = page.items.first().map(|entry| entry.row.run);
+    run.ok_or_else(|| Problem::not_found("the run that was cancelled is not there any more"))
 }
 
 /// `POST /v1/sessions/{s}/close`

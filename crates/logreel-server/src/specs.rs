@@ -68,8 +68,13 @@ pub trait Specs: Send + Sync + 'static {
     async fn start(&self, what: What, new: NewRun) -> Result<Begun, Problem>;
 
     /// Drives a run on, under what its spec says now when that is accepted. One that waits for a person
-    /// stays as it is.
-    async fn resume(&self, run: &RunId, accept_spec_change: bool) -> Result<(), Problem>;
+    /// stays as it is. The same request again is not done again.
+    async fn resume(
+        &self,
+        run: &RunId,
+        accept_spec_change: bool,
+        request: Option<String>,
+    ) -> Result<(), Problem>;
 
     /// The spec of an agent's run on another model.
     async fn on_model(&self, run: &RunId, model: &str) -> Result<Value, Problem>;
@@ -125,12 +130,20 @@ impl Specs for Registered {
         })
     }
 
-    async fn resume(&self, run: &RunId, accept_spec_change: bool) -> Result<(), Problem> {
-        let resumed = match accept_spec_change {
-            true => self.0.resume_accepting_spec_change(run).await,
-            false => self.0.resume(run).await,
+    async fn resume(
+        &self,
+        run: &RunId,
+        accept_spec_change: bool,
+        request: Option<String>,
+    ) -> Result<(), Problem> {
+        let mut resume = match accept_spec_change {
+            true => self.0.resume_accepting_spec_change(run),
+            false => self.0.resume(run),
         };
-        match resumed {
+        if let Some(request) = request {
+            resume = resume.request(request);
+        }
+        match resume.await {
             Ok(_) | Err(logreel::Error::Waiting { .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }

@@ -86,7 +86,7 @@ pub(crate) async fn run(call: Call) -> Answered {
     let key = match said.key {
         Some(key) if key.is_empty() => return Err(Problem::invalid("`key` is empty")),
         Some(key) => Some(key),
-        None => call.idempotency_key()?.map(|it| it.as_str().to_owned()),
+        None => call.idempotency_key()?,
     };
     let new = NewRun {
         input: said.input,

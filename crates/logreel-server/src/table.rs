@@ -3,6 +3,7 @@
 use axum::http::Method;
 use serde_json::{Value, json};
 
+use crate::call::KEY_BYTES_MAX;
 use crate::operation::{Given, Operation};
 use crate::say::{RECEIPT, WARNING};
 use crate::{blobs, diff, events, export, health, metrics, openapi, runs, say, sessions, start};
@@ -45,8 +46,9 @@ fn post(
     handler: crate::operation::Handler,
 ) -> Operation {
     let about = "Sent again under the same key, the command gets the same answer and is done once";
-    let key =
-        json!({"type": "string", "minLength": 1, "maxLength": 256, "pattern": "^[!-}][!-~]*$"});
+    let key = json!({
+        "type": "string", "minLength": 1, "maxLength": KEY_BYTES_MAX, "pattern": "^[!-~]+$",
+    });
     Operation::new(Method::POST, path, id, does, handler).header("Idempotency-Key", key, about)
 }
 
