@@ -1,7 +1,7 @@
 import { defineConfig } from "vite";
 
-// Names without a hash: the built files are committed and compared byte for byte, and the server
-// answers with an ETag. Relative addresses, so that the page works below any path of an embedder.
+// Relative addresses, so that the page works below any path of an embedder. Files in `assets` have their
+// digest in their names, and are kept by browsers for good.
 export default defineConfig({
   base: "./",
   esbuild: { jsx: "automatic", jsxImportSource: "preact", legalComments: "none" },
@@ -12,9 +12,9 @@ export default defineConfig({
     reportCompressedSize: false,
     rollupOptions: {
       output: {
-        entryFileNames: "assets/app.js",
-        chunkFileNames: "assets/[name].js",
-        assetFileNames: "assets/app.[ext]",
+        entryFileNames: "assets/app-[hash].js",
+        chunkFileNames: "assets/[name]-[hash].js",
+        assetFileNames: "assets/app-[hash].[ext]",
       },
     },
   },

@@ -115,11 +115,17 @@ export function listRuns(filter: Filter, limit: number, cursor: string | null): 
   const query = new URLSearchParams();
   for (const [key, value] of Object.entries(filter)) {
     if (value === undefined || value === "") continue;
-    for (const one of key === "label" || key === "status" ? value.split(",") : [value]) query.append(key, one);
+    query.set(key, value);
   }
   query.set("limit", String(limit));
   if (cursor !== null) query.set("cursor", cursor);
   return getJson(`runs?${query}`);
+}
+
+/** The steps that a run's log does not speak of yet. */
+export async function pendingSteps(id: string): Promise<string[]> {
+  const run = await getJson<Run>(`runs/${segment(id)}`);
+  return (run.steps ?? []).filter((step) => step.status === "pending").map((step) => step.id);
 }
 
 export interface Tagged {
@@ -130,7 +136,7 @@ export interface Tagged {
 /** The run, or null when it is as it was. */
 export async function getRun(id: string, etag: string | null): Promise<Tagged | null> {
   const known = etag === null ? {} : { "If-None-Match": etag };
-  const response = await send(`runs/${segment(id)}`, { headers: { Accept: "application/json", ...known } });
+  const response = await send(`runs/${segment(id)}?steps=false`, { headers: { Accept: "application/json", ...known } });
   if (response.status === 304) return null;
   return { run: (await response.json()) as Run, etag: response.headers.get("ETag") };
 }

@@ -70,7 +70,7 @@ export function addBudget(run: string, add: { [limit: string]: number }): Comman
   return command(run, "resume", { add_budget: add }, ["resume", run, ...flags.flatMap((flag) => ["--add-budget", flag])]);
 }
 
-export const fork = (run: string, at: number, changes: { input?: Json; model?: string }): Command =>
+export const fork = (run: string, at: number, changes: { input?: Json; model?: string; message?: string }): Command =>
   command(run, "fork", { at, ...changes }, [
     "fork",
     run,
@@ -78,6 +78,7 @@ export const fork = (run: string, at: number, changes: { input?: Json; model?: s
     String(at),
     ...(changes.input === undefined ? [] : ["--input", typeof changes.input === "string" ? changes.input : JSON.stringify(changes.input)]),
     ...(changes.model === undefined ? [] : ["--model", changes.model]),
+    ...(changes.message === undefined ? [] : ["--message", changes.message]),
     "--yes",
   ]);
 

@@ -1,8 +1,8 @@
 // The list of runs, and what waits for a person, kept true by the stream over all runs: that says which
 // run changed, and what is shown of it is asked for again.
 
-import { computed, signal } from "@preact/signals";
-import { listRuns, type Filter } from "./api";
+import { computed, effect, signal } from "@preact/signals";
+import { listRuns, token, tokenWanted, type Filter } from "./api";
 import { AllFollower, type Link } from "./live";
 import { needsPerson, type Run, type Wait } from "./model/types";
 import { listen, world } from "./world";
@@ -10,6 +10,7 @@ import { listen, world } from "./world";
 const PAGE = 100;
 /** Changes that come together are looked at together. */
 const REFRESH_MS = 300;
+const POLL_MS = 2000;
 
 interface PageOf {
   cursor: string | null;
@@ -172,4 +173,12 @@ export function startList(): void {
   );
   listen(follower);
   void follower.run();
+  // Whoever was not let in before is now.
+  effect(() => {
+    if (token.value !== null && !tokenWanted.value) refreshSoon(null);
+  });
+  // A server without that stream is asked now and then.
+  setInterval(() => {
+    if (listLink.value.is === "gone" && !document.hidden) refreshSoon(null);
+  }, POLL_MS);
 }

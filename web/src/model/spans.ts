@@ -130,18 +130,22 @@ export class Spans {
     return shown;
   }
 
-  /** The row that an event belongs to. */
+  /** The row that an event begins or ends, else the innermost one around it. */
   find(seq: number): Row | null {
-    let best: Row | null = null;
-    const visit = (row: Row): void => {
-      if (row.from <= seq && (row.to === 0 || seq <= row.to) && row.kind !== "group") {
-        if (row.from === seq || row.to === seq) best = row;
-        else if (best === null || row.depth > best.depth) best ??= row;
+    let around: Row | null = null;
+    const visit = (rows: Row[]): Row | null => {
+      for (const row of rows) {
+        if (row.kind !== "group") {
+          if (row.from === seq || row.to === seq) return row;
+          const holds = row.from < seq && (row.to === 0 || seq < row.to);
+          if (holds && (around === null || row.depth >= around.depth)) around = row;
+        }
+        const found = visit(row.children);
+        if (found !== null) return found;
       }
-      for (const child of row.children) visit(child);
+      return null;
     };
-    for (const row of this.top) visit(row);
-    return best;
+    return visit(this.top) ?? around;
   }
 
   /** Nobody worked since the last event when nothing was under way, or when its driver was gone. */

@@ -141,6 +141,7 @@ export interface Run {
   driver: { host: string; pid: number; since: string } | null;
   orphaned: boolean;
   durability: "full" | "relaxed";
+  /** Only where they were asked for. */
   steps?: StepView[];
 }
 

@@ -225,6 +225,7 @@ function RetryAsk(props: AskProps) {
     <Ask
       title="Retry as a new run?"
       verb="Retry"
+      keep="Close"
       command={() => commands.retry(props.run.id)}
       send={async (command, key) => opened(await perform(command, key), "Retried as")}
       onClose={props.close}
@@ -246,6 +247,7 @@ function SayAsk(props: AskProps) {
     <Ask
       title="Say something to the agent"
       verb="Say it"
+      keep="Close"
       command={() => (text.trim() === "" ? null : commands.say(props.run.id, text, request))}
       send={(command, key) => props.done(command, key, "Said; it is taken at the next turn")}
       onClose={props.close}
@@ -274,6 +276,7 @@ function BudgetAsk(props: AskProps) {
     <Ask
       title="Raise a budget"
       verb="Add"
+      keep="Close"
       command={() => (Object.keys(add).length === 0 ? null : commands.addBudget(props.run.id, add))}
       send={(command, key) => props.done(command, key, "Raised")}
       onClose={props.close}
@@ -301,16 +304,19 @@ function ForkAsk(props: AskProps & { at: number }) {
   const [at, setAt] = useState(props.at);
   const [input, setInput] = useState("");
   const [model, setModel] = useState("");
+  const [message, setMessage] = useState("");
   const again = open.model.writes.filter((write) => write.seq > at);
   const valid = Number.isInteger(at) && at >= 1;
   const changes = {
     ...(input === "" ? {} : { input: readInput(input) }),
     ...(model === "" ? {} : { model }),
+    ...(message === "" ? {} : { message }),
   };
   return (
     <Ask
       title="Fork into a new run"
       verb="Fork"
+      keep="Close"
       command={() => (valid ? commands.fork(run.id, at, changes) : null)}
       send={async (command, key) => opened(await perform(command, key), "Forked as")}
       onClose={props.close}
@@ -320,17 +326,23 @@ function ForkAsk(props: AskProps & { at: number }) {
       </p>
       <label>
         At event
-        <input type="number" min="1" value={at} onInput={(event) => setAt(Number(event.currentTarget.value))} />
+        <input type="number" min="1" value={at} autoFocus onInput={(event) => setAt(Number(event.currentTarget.value))} />
       </label>
       <label>
         Another input <span class="dim">(empty = as it was)</span>
         <textarea rows={2} value={input} onInput={(event) => setInput(event.currentTarget.value)} />
       </label>
       {run.kind === "agent" && (
-        <label>
-          Another model <span class="dim">(empty = as it was)</span>
-          <input type="text" value={model} onInput={(event) => setModel(event.currentTarget.value)} />
-        </label>
+        <>
+          <label>
+            Say to it <span class="dim">(taken at its next turn)</span>
+            <textarea rows={2} value={message} onInput={(event) => setMessage(event.currentTarget.value)} />
+          </label>
+          <label>
+            Another model <span class="dim">(empty = as it was)</span>
+            <input type="text" value={model} onInput={(event) => setModel(event.currentTarget.value)} />
+          </label>
+        </>
       )}
       {again.length > 0 && (
         <div class="warn">

@@ -41,6 +41,8 @@ interface AskProps {
   /** What it does; what cannot be undone says so. */
   children?: ComponentChildren;
   verb: string;
+  /** What the other button says. */
+  keep?: string;
   danger?: boolean;
   /** Null when what was entered does not make a command yet. */
   command: () => Command | null;
@@ -81,7 +83,7 @@ export function Ask(props: AskProps) {
           {command !== null && <CopyAs command={command} commandKey={key} />}
           <span class="grow" />
           <button type="button" onClick={props.onClose}>
-            Keep as it is
+            {props.keep ?? "Keep as it is"}
           </button>
           <button type="submit" class={props.danger ? "danger" : "primary"} disabled={command === null || sending}>
             {sending ? "Sending…" : props.verb}

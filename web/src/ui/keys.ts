@@ -1,6 +1,6 @@
 // Keys: the topmost layer that knows a key gets it. Nothing is taken from someone who types.
 
-import { useEffect } from "preact/hooks";
+import { useLayoutEffect } from "preact/hooks";
 
 export type Keys = { [keys: string]: () => void };
 
@@ -49,7 +49,7 @@ export function startKeys(): void {
 }
 
 export function useKeys(keys: Keys): void {
-  useEffect(() => {
+  useLayoutEffect(() => {
     const layer = { current: keys };
     layers.push(layer);
     return () => {

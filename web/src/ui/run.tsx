@@ -77,8 +77,10 @@ function Opened(props: { open: OpenRun }) {
       <main class="run"><Empty title="This run cannot be shown" detail={open.error.value} /></main>
     );
   }
+  // The state tells what its event changed by itself.
+  const inspected = tab === "state" ? null : selected;
   return (
-    <main class={`run ${selected === null ? "" : "inspecting"}`}>
+    <main class="run">
       <div class="run-main">
         <Header open={open} run={run} />
         <nav class="tabs" role="tablist" aria-label="Views">
@@ -109,7 +111,7 @@ function Opened(props: { open: OpenRun }) {
           {tab === "details" && <Details run={run} />}
         </div>
       </div>
-      {selected !== null && <Inspector open={open} run={run} seq={selected} select={select} />}
+      {inspected !== null && <Inspector open={open} run={run} seq={inspected} select={select} />}
     </main>
   );
 }

@@ -75,6 +75,7 @@ function Start() {
     <Ask
       title="New run"
       verb="Start"
+      keep="Close"
       command={() => (broken === null ? command() : null)}
       send={async (it, key) => {
         const run = await perform(it, key);
@@ -91,7 +92,7 @@ function Start() {
       )}
       <label>
         Spec
-        <select value={name} onChange={(event) => setName(event.currentTarget.value)} disabled={specs === null}>
+        <select value={name} autoFocus onChange={(event) => setName(event.currentTarget.value)} disabled={specs === null}>
           {specs?.map((spec) => (
             <option key={spec.name} value={spec.name}>
               {spec.kind === null ? spec.name : `${spec.name} (${spec.kind})`}

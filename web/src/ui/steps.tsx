@@ -1,6 +1,7 @@
 // The steps of a run, each with how it stands; its result is in the event that ended it.
 
-import { useMemo } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
+import { pendingSteps } from "../api";
 import type { StepLine } from "../model/steps";
 import { duration, parseTime, shortId } from "../model/time";
 import type { Run } from "../model/types";
@@ -12,6 +13,7 @@ import { Line } from "./text";
 import { Virtual } from "./virtual";
 
 const ROW = 32;
+const PENDING_MAX = 2000;
 
 const TONES: { [status in StepLine["status"]]: string } = {
   pending: "new",
@@ -26,14 +28,18 @@ const TONES: { [status in StepLine["status"]]: string } = {
 export function Steps(props: { open: OpenRun; run: Run; select: (seq: number | null) => void }) {
   const { open, run, select } = props;
   const version = open.version.value;
+  const [toCome, setToCome] = useState<string[]>([]);
+  useEffect(() => {
+    // Of a workflow also those that the log does not speak of yet; of a long run that is too much to ask.
+    if (run.kind === "workflow" && run.event_count < PENDING_MAX) pendingSteps(run.id).then(setToCome, () => undefined);
+  }, [run.id, run.status]);
   const lines = useMemo(() => {
     const known = [...open.model.steps.lines.values()];
-    // Of a workflow also those that the log does not speak of yet.
-    const names = new Set(known.map((line) => line.id));
-    const pending = (run.steps ?? []).filter((step) => step.status === "pending" && !names.has(step.id));
+    const names = new Set(known.flatMap((line) => [line.id, line.id.split("[")[0]]));
+    const pending = toCome.filter((step) => !names.has(step));
     const nothing = { attempts: 0, effect: null, started: null, finished: null, seq: 0, child: null };
-    return [...known, ...pending.map((step): StepLine => ({ id: step.id, status: "pending", ...nothing }))];
-  }, [version, run.steps]);
+    return [...known, ...pending.map((id): StepLine => ({ id, status: "pending", ...nothing }))];
+  }, [version, toCome]);
   if (lines.length === 0) return <Empty title="This run has no steps" detail="An agent's turns and calls are in its timeline." />;
   return (
     <Virtual

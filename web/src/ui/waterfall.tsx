@@ -136,7 +136,7 @@ function Ruler(props: { axis: Axis; view: View; open: OpenRun; zoomTo: (view: Vi
     const rect = box.current?.getBoundingClientRect();
     return rect === undefined ? 0 : Math.min(1, Math.max(0, (event.clientX - rect.left) / rect.width));
   };
-  const ticks = axis.ticks(view.from, view.to, 8);
+  const ticks = axis.ticks(view.from, view.to, window.innerWidth < 640 ? 3 : 8);
   return (
     <div
       ref={box}

@@ -1,0 +1,306 @@
+// The page in a real browser, against a real server and real runs.
+
+import assert from "node:assert/strict";
+import http from "node:http";
+import { after, before, test } from "node:test";
+import { launch, open, Place, status, stopAll, taken } from "./harness.mjs";
+import { AGENT, APPROVAL, HOSTILE, LONG, STEADY, writeAll } from "./specs.mjs";
+
+let browser;
+let place;
+
+before(async () => {
+  browser = await launch();
+  place = new Place();
+  writeAll(place, AGENT, STEADY, APPROVAL, LONG, HOSTILE);
+  await place.serve();
+});
+
+after(async () => {
+  await browser?.close();
+  await stopAll();
+});
+
+const runOf = (page) => page.evaluate(() => decodeURIComponent(location.hash.split("/")[2].split("?")[0]));
+
+/** The page has every event of the log once, in order, and had no error. */
+async function agrees(page, run) {
+  const log = place.log(run).map((event) => event.kind);
+  await page.waitForFunction((length) => window.logreel.model.seq >= length, log.length);
+  const { kinds } = await taken(page);
+  assert.deepEqual(kinds, log);
+  assert.deepEqual(page.problems, []);
+}
+
+test("start from the page, watch it speak, approve, and see its end", async () => {
+  const page = await open(browser, place);
+  await page.getByRole("button", { name: "New run" }).click();
+  await page.locator("dialog select").selectOption("writer");
+  await page.locator("dialog textarea").fill("write a note");
+  await page.locator("dialog").getByRole("button", { name: "Start" }).click();
+  await page.locator(".run-title h1", { hasText: "writer" }).waitFor();
+  await page.getByRole("tab", { name: "Transcript" }).click();
+  // Provisional text, before the message is sealed.
+  const live = page.locator('[data-live="true"]');
+  await live.filter({ hasText: "First I will look" }).waitFor();
+  assert.ok(!(await live.innerText()).includes("about to do here."), "the words come while they are said");
+  await page.locator(".said.assistant:not(.live)", { hasText: "about to do here." }).waitFor();
+  await page.locator(".said.user", { hasText: "write a note" }).waitFor();
+  await page.locator(".folding.tool", { hasText: "fs.read" }).waitFor();
+  await status(page, "approval");
+  const card = page.locator(".wait-card");
+  assert.match(await card.innerText(), /fs\.write/);
+  await card.getByRole("button", { name: "Approve" }).click();
+  await status(page, "completed");
+  await page.locator(".said.assistant", { hasText: "the note says kept" }).waitFor();
+  await page.locator(".budget", { hasText: "tokens" }).waitFor();
+  const run = await runOf(page);
+  await agrees(page, run);
+  assert.equal(place.show(run).status, "completed");
+  assert.equal(await live.count(), 0, "nothing provisional is left");
+  await page.getByRole("tab", { name: "Timeline" }).click();
+  for (const name of ["executing", "turn 1", "fs.read", "fs.write"]) await page.locator(".wf-row", { hasText: name }).first().waitFor();
+  await page.context().close();
+});
+
+test("the list is live, and the inbox answers; the second of two people is told of the first", async () => {
+  const list = await open(browser, place, "#/runs?agent=release");
+  await list.getByText("No run matches").waitFor();
+  const run = await place.start("release", { input: "1.2.3", labels: { team: "blue" } });
+  const row = list.locator(`[data-run="${run}"]`);
+  await row.filter({ hasText: "approval" }).filter({ hasText: "Publish version 1.2.3?" }).waitFor();
+  await row.getByRole("button", { name: "team=blue" }).waitFor();
+  const [first, second] = [await open(browser, place, "#/inbox"), await open(browser, place, "#/inbox")];
+  const item = (page) => page.locator(`.inbox-item[data-run="${run}"]`);
+  await item(first).waitFor();
+  await item(second).waitFor();
+  // The second one does not hear of anything any more, and then says no to what was approved.
+  await second.route("**/v1/events", (route) => route.abort());
+  await second.route("**/v1/runs?*", (route) => route.abort());
+  await item(first).getByLabel("Reason").fill("looks right");
+  await item(first).getByRole("button", { name: "Approve" }).click();
+  await item(first).waitFor({ state: "detached" });
+  await item(second).getByRole("button", { name: "Deny" }).click();
+  await item(second).getByRole("alert").filter({ hasText: "Refused" }).waitFor();
+  await row.filter({ hasText: "completed" }).waitFor();
+  const ended = place.log(run).filter((event) => event.kind === "wait.ended");
+  assert.deepEqual(ended.map((event) => [event.body.approved, event.body.reason]), [[true, "looks right"]]);
+  for (const page of [list, first, second]) {
+    assert.deepEqual(page.problems, []);
+    await page.context().close();
+  }
+});
+
+test("cancelling asks first, and says why in the log", async () => {
+  const run = await place.start("long");
+  const page = await open(browser, place, `#/run/${run}`);
+  await status(page, "executing");
+  await page.keyboard.press("c");
+  const dialog = page.locator("dialog");
+  await dialog.getByText("This cannot be undone").waitFor();
+  await page.keyboard.press("Escape");
+  assert.notEqual(place.show(run).status, "cancelled");
+  await page.getByRole("button", { name: "Cancel", exact: true }).click();
+  await dialog.locator("input").fill("not needed");
+  await dialog.getByRole("button", { name: "Cancel the run" }).click();
+  await status(page, "cancelled");
+  await page.locator(".result", { hasText: "not needed" }).waitFor();
+  assert.equal(place.show(run).reason, "not needed");
+  await agrees(page, run);
+  await page.context().close();
+});
+
+test("the server is killed in the middle of a stream: no event is lost or doubled, and nothing is reloaded", async () => {
+  const run = await place.start("steady");
+  const page = await open(browser, place, `#/run/${run}/events`);
+  await page.evaluate(() => (window.sameDocument = true));
+  await page.waitForFunction(() => window.logreel.model.seq > 12);
+  for (let kills = 0; kills < 2; kills += 1) {
+    await place.kill();
+    await page.getByText("reconnecting…").waitFor();
+    const before = await page.evaluate(() => window.logreel.model.seq);
+    await place.serve();
+    await page.waitForFunction((seq) => window.logreel.model.seq > seq + 5, before);
+    await page.getByText("reconnecting…").waitFor({ state: "detached" });
+  }
+  await status(page, "completed");
+  assert.ok(await page.evaluate(() => window.sameDocument));
+  await agrees(page, run);
+  assert.ok(place.log(run).some((event) => event.kind === "run.resumed"), "the run itself went on after the crash");
+  await page.context().close();
+});
+
+test("fork from an event, with the keyboard", async () => {
+  const run = await place.start("release", { input: "2.0.0" });
+  const page = await open(browser, place, `#/run/${run}/events`);
+  await status(page, "approval");
+  await page.locator('.event-row[data-seq="2"]').click();
+  await page.locator(".inspector", { hasText: "phase.entered" }).waitFor();
+  await page.keyboard.press("f");
+  await page.locator("dialog").getByRole("button", { name: "Fork" }).click();
+  await page.locator(".facts", { hasText: "Fork of" }).waitFor();
+  await status(page, "approval");
+  const fork = await runOf(page);
+  assert.notEqual(fork, run);
+  assert.deepEqual(place.show(fork).parent, { relation: "fork", run, seq: 2 });
+  await agrees(page, fork);
+  await place.api(`runs/${run}/cancel`, { method: "POST" });
+  await place.api(`runs/${fork}/cancel`, { method: "POST" });
+  await page.context().close();
+});
+
+test("text of others is text, whatever is in it", async () => {
+  const run = await place.start("hostile");
+  for (const width of [1280, 390]) {
+    const page = await open(browser, place, `#/run/${run}/transcript`, { viewport: { width, height: 800 } });
+    await status(page, "approval");
+    for (const tab of ["transcript", "timeline", "events", "steps", "details"]) {
+      await page.goto(`${place.url}#/run/${run}/${tab}?seq=3`);
+      await page.locator(".inspector-body").waitFor();
+      const overflow = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+      assert.ok(overflow <= 0, `${tab} at ${width}: ${overflow} pixels too wide`);
+    }
+    await page.goto(`${place.url}#/run/${run}/transcript`);
+    for (const summary of await page.locator(".folding > summary").all()) await summary.click();
+    await page.getByText(/Show \d+ kB/).first().click();
+    await page.getByText(/Show more/).first().waitFor();
+    assert.equal(await page.evaluate(() => window.pwned), undefined);
+    assert.equal(await page.locator("main img, main b, main script").count(), 0);
+    const stands = await page.locator(".stands").allInnerTexts();
+    for (const name of ["␛", "U+202E", "U+200B", "U+2066"]) assert.ok(stands.includes(name), `${name} is shown`);
+    assert.ok((await page.locator(".wait-card").innerText()).includes("<script>"));
+    const overflow = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+    assert.ok(overflow <= 0, `${overflow} pixels too wide`);
+    assert.deepEqual(page.problems, []);
+    await page.context().close();
+  }
+  await place.api(`runs/${run}/cancel`, { method: "POST" });
+});
+
+test("a run that is erased or pruned while it is open says so", async () => {
+  const run = await place.start("release", { input: "3.0.0" });
+  const page = await open(browser, place, `#/run/${run}/events`);
+  await status(page, "approval");
+  await place.api(`runs/${run}/cancel`, { method: "POST" });
+  await status(page, "cancelled");
+  place.cli("erase", run);
+  await page.evaluate(() => window.logreel.snapshot());
+  await page.getByText("This run was erased.").waitFor();
+  await page.locator(".event-row", { hasText: "erased" }).first().waitFor();
+  place.cli("prune", "--older-than", "0s", "--status", "cancelled");
+  await page.evaluate(() => window.logreel.snapshot());
+  await page.getByText("This run is not in the store any more.").waitFor();
+  assert.deepEqual(page.problems, []);
+  await page.context().close();
+});
+
+test("a page of another origin can neither read nor act, nor can a foreign name", async () => {
+  const run = await place.start("long");
+  const stranger = http.createServer((_, response) => {
+    response.writeHead(200, { "Content-Type": "text/html" });
+    response.end("<!doctype html><title>stranger</title>");
+  });
+  await new Promise((resolve) => stranger.listen(0, "127.0.0.1", resolve));
+  const page = await browser.newPage();
+  await page.goto(`http://127.0.0.1:${stranger.address().port}/`);
+  const got = await page.evaluate(
+    async ([url, run]) => {
+      const attempt = async (path, init) =>
+        fetch(url + path, init).then(
+          async (response) => `${response.type} ${(await response.text()).length}`,
+          () => "refused",
+        );
+      const form = new URLSearchParams();
+      return {
+        read: await attempt("v1/runs"),
+        blind: await attempt("v1/runs", { mode: "no-cors" }),
+        cancel: await attempt(`v1/runs/${run}/cancel`, { method: "POST" }),
+        cancelBlind: await attempt(`v1/runs/${run}/cancel`, { method: "POST", mode: "no-cors", body: form }),
+        stream: await new Promise((resolve) => {
+          const source = new EventSource(`${url}v1/events`);
+          source.onopen = () => resolve("open");
+          source.onerror = () => resolve("refused");
+        }),
+      };
+    },
+    [place.url, run],
+  );
+  assert.deepEqual(got, { read: "refused", blind: "refused", cancel: "refused", cancelBlind: "refused", stream: "refused" });
+  const answered = await new Promise((resolve, reject) => {
+    const request = http.request({ port: place.port, host: "127.0.0.1", path: "/v1/runs", headers: { Host: "evil.example" } }, (response) => {
+      response.resume();
+      resolve(response.statusCode);
+    });
+    request.on("error", reject);
+    request.end();
+  });
+  assert.equal(answered, 403);
+  assert.equal(place.show(run).status, "executing");
+  await place.api(`runs/${run}/cancel`, { method: "POST" });
+  stranger.close();
+  await page.close();
+});
+
+test("where a token is needed the page asks for one, and keeps it out of addresses", async () => {
+  const other = new Place();
+  writeAll(other, APPROVAL);
+  other.cli("run", "-q", "specs/release.toml", "1");
+  const created = other.cli("token", "create", "--name", "page").trim();
+  const secret = created.split(/\s+/).find((word) => word.length > 20);
+  other.port = 20_000 + Math.floor(Math.random() * 20_000);
+  await other.serve("--listen", `0.0.0.0:${other.port}`, "--host", `127.0.0.1:${other.port}`);
+  const page = await open(browser, other);
+  const dialog = page.locator("dialog", { hasText: "A token is needed" });
+  await dialog.waitFor();
+  await dialog.locator("input").fill("wrong");
+  await dialog.getByRole("button", { name: "Use it" }).click();
+  await page.getByText("does not take this token").waitFor();
+  await dialog.locator("input").fill(secret);
+  await dialog.getByRole("button", { name: "Use it" }).click();
+  await page.locator(".run-row", { hasText: "release" }).first().waitFor();
+  await page.getByText("live", { exact: true }).waitFor();
+  assert.ok(!page.url().includes(secret));
+  assert.equal(await page.evaluate(() => localStorage.length), 0);
+  await page.context().close();
+});
+
+test("keys: move, open, go back, search, help, theme", async () => {
+  for (const spec of ["writer", "long"]) {
+    const run = await place.start(spec);
+    await place.api(`runs/${run}/cancel`, { method: "POST" });
+  }
+  const page = await open(browser, place);
+  await page.locator(".run-row[data-run]").first().waitFor();
+  await page.keyboard.press("j");
+  await page.keyboard.press("j");
+  const second = await page.locator(".run-row.selected").getAttribute("data-run");
+  await page.keyboard.press("Enter");
+  await page.locator(".run-title").waitFor();
+  assert.equal(await runOf(page), second);
+  await page.keyboard.press("3");
+  await page.locator(".event-list").waitFor();
+  await page.keyboard.press("j");
+  await page.locator(".inspector").waitFor();
+  await page.keyboard.press("Escape");
+  await page.locator(".inspector").waitFor({ state: "detached" });
+  await page.keyboard.press("g");
+  await page.keyboard.press("i");
+  await page.locator("main.inbox").waitFor();
+  await page.keyboard.press("g");
+  await page.keyboard.press("r");
+  await page.locator("main.runs").waitFor();
+  await page.keyboard.press("/");
+  await page.keyboard.type("writer");
+  await page.waitForFunction(() => location.hash.includes("search=writer"));
+  await page.locator(".run-row", { hasText: "writer" }).first().waitFor();
+  await page.keyboard.press("Escape");
+  await page.keyboard.press("?");
+  await page.locator("dialog", { hasText: "Keys" }).waitFor();
+  await page.keyboard.press("Escape");
+  await page.keyboard.press("t");
+  const theme = await page.evaluate(() => document.documentElement.dataset.theme);
+  await page.reload();
+  assert.equal(await page.evaluate(() => document.documentElement.dataset.theme), theme);
+  assert.deepEqual(page.problems, []);
+  await page.context().close();
+});

@@ -1,0 +1,94 @@
+// What the tests run: agents whose model is a script, and workflows of small commands.
+
+const line = (value) => `${JSON.stringify(value)}\n`;
+
+/** Speaks slowly, so that it can be watched, asks before it writes, and ends. */
+export const AGENT = {
+  "specs/writer.toml": `name = "writer"
+model = "scripted/writer.jsonl"
+tools = ["fs.write", "fs.read"]
+max_turns = 20
+[budget]
+tokens = 50_000
+[policy]
+ask = ["fs.write"]
+`,
+  "specs/writer.jsonl":
+    line({
+      text: "First I will look around, and tell you in many words what I am about to do here.",
+      chunks: 40,
+      delay_ms: 2500,
+      tool_calls: [{ id: "look", name: "fs.read", arguments: { path: "specs/writer.toml" } }],
+      usage: { input_tokens: 1200, output_tokens: 80 },
+    }) +
+    line({
+      text: "Now I write it down.",
+      chunks: 6,
+      delay_ms: 300,
+      tool_calls: [{ id: "write", name: "fs.write", arguments: { path: "note.txt", content: "kept" } }],
+      usage: { input_tokens: 1400, output_tokens: 40 },
+    }) +
+    line({ text: "It is written: the note says kept.", chunks: 8, delay_ms: 300, usage: { input_tokens: 1500, output_tokens: 20 } }),
+};
+
+/** Forty steps, one after the other, of a tenth of a second. */
+export const STEADY = {
+  "specs/steady.toml":
+    'name = "steady"\n' +
+    Array.from({ length: 40 }, (_, i) => {
+      const needs = i === 0 ? "" : `needs = ["s${i - 1}"]\n`;
+      return `[[step]]\nid = "s${i}"\n${needs}effect = "read"\nrun = "sleep 0.1; echo ${i}"\n`;
+    }).join(""),
+};
+
+export const APPROVAL = {
+  "specs/release.toml": `name = "release"
+[[step]]
+id = "draft"
+run = "echo notes"
+[[step]]
+id = "approve"
+needs = ["draft"]
+wait = "approval"
+prompt = "Publish version {{ input }}?"
+[[step]]
+id = "publish"
+needs = ["approve"]
+effect = "write"
+run = "echo published >> published; echo published"
+`,
+};
+
+export const LONG = {
+  "specs/long.toml": `name = "long"
+[[step]]
+id = "sleep"
+run = "sleep 60"
+`,
+};
+
+/** Everything that text can do to a page. */
+export const HOSTILE_TEXT =
+  `<img src=x onerror="window.pwned=1"><script>window.pwned=1</script>` +
+  ` \u001b[31mred\u001b[0m \u202Egnp.exe\u202C zero\u200Bwidth \u2066iso\u2069 Z\u0335\u0321\u0322a\u0338lgo "quotes' &amp;`;
+
+export const HOSTILE = {
+  "hostile.txt": `${HOSTILE_TEXT}\n`,
+  "specs/hostile.toml": `name = "hostile<b>bold</b>"
+[[step]]
+id = "say"
+run = "cat ../hostile.txt"
+[[step]]
+id = "megabyte"
+run = "head -c 1000000 /dev/zero | tr '\\\\0' 'x'"
+[[step]]
+id = "ask"
+needs = ["say", "megabyte"]
+wait = "approval"
+prompt = "{{ steps.say.output }}"
+`,
+};
+
+export function writeAll(place, ...sets) {
+  for (const set of sets) for (const [path, text] of Object.entries(set)) place.write(path, text);
+}
