@@ -172,6 +172,7 @@ export function startList(): void {
     },
   );
   listen(follower);
+  refreshSoon(null);
   void follower.run();
   // Whoever was not let in before is now.
   effect(() => {

@@ -72,7 +72,7 @@ export function Events(props: { open: OpenRun; run: Run; selected: number | null
         <span class="grow" />
         {!ended && (
           <button type="button" class="small" aria-pressed={tail} onClick={() => setTail(!tail)}>
-            {tail ? "❚❚ Pause the tail" : "▶ Follow the tail"}
+            {tail ? "Pause the tail" : "Follow the tail"}
           </button>
         )}
       </div>

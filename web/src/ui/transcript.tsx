@@ -196,12 +196,12 @@ function useMessage(item: Extract<Item, { type: "message" }>, event: LogEvent | 
 }
 
 const SIGNS: { [state in Outcome]: string } = {
-  running: "◌",
+  running: "•",
   ok: "✓",
   failed: "✗",
   doubt: "?",
-  denied: "⊘",
-  waiting: "⏸",
+  denied: "✗",
+  waiting: "…",
   skipped: "–",
 };
 
@@ -417,7 +417,7 @@ function Saying(props: { words: Said }) {
       {words.text !== "" && <Text value={words.text.slice(-20_000)} lines={400} />}
       {words.tools.map((tool, i) => (
         <div key={i} class="dim mono">
-          ⚒ <Line value={tool} max={80} />
+          calls <Line value={tool} max={80} />
         </div>
       ))}
     </article>
