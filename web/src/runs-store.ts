@@ -7,7 +7,9 @@ import { AllFollower, type Link } from "./live";
 import { needsPerson, type Run, type Wait } from "./model/types";
 import { listen, world } from "./world";
 
+/** The first page is there soon; whoever scrolls on wants many. */
 const PAGE = 100;
+const PAGE_ON = 500;
 /** Changes that come together are looked at together. */
 const REFRESH_MS = 300;
 const POLL_MS = 2000;
@@ -67,7 +69,7 @@ export class RunList {
     this.loadingMore = true;
     try {
       const cursor = this.next;
-      const page = await listRuns(this.filter, PAGE, cursor);
+      const page = await listRuns(this.filter, PAGE_ON, cursor);
       if (this.stopped) return;
       const known = new Set(this.rows.value.map((run) => run.id));
       this.rows.value = [...this.rows.value, ...page.items.filter((run) => !known.has(run.id))];
@@ -86,7 +88,7 @@ export class RunList {
     await this.first();
     for (const page of this.pages.slice(1)) {
       if (![...runs].some((run) => page.ids.has(run))) continue;
-      const fresh = await listRuns(this.filter, PAGE, page.cursor).catch(() => null);
+      const fresh = await listRuns(this.filter, PAGE_ON, page.cursor).catch(() => null);
       if (fresh === null || this.stopped) return;
       const now = new Map(fresh.items.map((run) => [run.id, run]));
       this.rows.value = this.rows.value.flatMap((run) => {
