@@ -92,3 +92,36 @@ prompt = "{{ steps.say.output }}"
 export function writeAll(place, ...sets) {
   for (const set of sets) for (const [path, text] of Object.entries(set)) place.write(path, text);
 }
+
+/** One for each thing that a person can be asked or can do. */
+export const ACTS = {
+  "specs/poor.toml": `name = "poor"
+model = "scripted/writer.jsonl"
+tools = ["fs.write", "fs.read"]
+[budget]
+tokens = 500
+[policy]
+ask = ["fs.write"]
+`,
+  "specs/signal.toml": `name = "signal"
+[[step]]
+id = "go"
+wait = "signal"
+name = "go"
+`,
+  "specs/doubt.toml": `name = "doubt"
+[[step]]
+id = "pay"
+effect = "write"
+run = "sleep 30; echo paid"
+`,
+  "specs/mend.toml": `name = "mend"
+[[step]]
+id = "first"
+run = "echo first"
+[[step]]
+id = "second"
+needs = ["first"]
+run = "test -e ../mended && echo second"
+`,
+};
