@@ -2,12 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
+use logreel::view::RunView;
 use logreel::{ErrorKind, IfBusy, RunId, Seq, Session};
 use logreel_agent::Overrides;
 
 use crate::drive::{self, Followed};
 use crate::error::Failure;
 use crate::launch::{self, Asked, Launch};
+use crate::outcome::Line;
 use crate::output::Output;
 use crate::signals::Signals;
 use crate::spec::Spec;
@@ -141,8 +143,12 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     let run = started.run.id();
     if args.detach {
         acting.engine.close().await?;
+        let entry = acting.store.entry(&run).await?;
         detach::leave(&acting, run, out)?;
-        out.line(run.to_string())?;
+        match out.json {
+            true => out.json_line(&Line::run(&RunView::of(&entry)))?,
+            false => out.line(run.to_string())?,
+        }
         return Ok(0);
     }
     let followed = match started.attached {

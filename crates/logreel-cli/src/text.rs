@@ -94,6 +94,8 @@ pub fn status(entry: &Entry) -> String {
         waits if status == logreel::Status::Waiting && !waits.is_empty() => {
             format!("{status}:{waits}")
         }
+        // It would look alive.
+        _ if entry.is_handed_back() => format!("{status} (no driver)"),
         _ => status.to_string(),
     }
 }

@@ -682,6 +682,10 @@ fn a_detached_run_goes_on_without_us() {
         assert!(id.trim().parse::<logreel::RunId>().is_ok(), "{id}");
         assert_eq!(project.run(&["wait", id.trim()]).out, "HELLO, ADA!\n");
     }
+    let line = project.json(&["run", "w.toml", "Ada", "--detach"]);
+    assert_eq!(line["type"], "run");
+    let id = line["id"].as_str().unwrap();
+    assert_eq!(project.run(&["wait", id]).out, "HELLO, ADA!\n");
 }
 
 #[test]
@@ -695,6 +699,8 @@ fn a_worker_takes_what_is_queued_and_hands_back_on_sigterm() {
     worker.signal(Signal::TERM);
     let ended = worker.end();
     assert_eq!((ended.code, ended.out.as_str()), (143, ""), "{}", ended.err);
+    let listed = project.run(&["ls"]).out;
+    assert!(listed.contains("executing (no driver)"), "{listed}");
     let mut next = project.start(&["worker"], "taken");
     next.until("completed");
     next.signal(Signal::INT);

@@ -147,11 +147,19 @@ impl Entry {
 
     /// Planning, executing or verifying, and its owner is gone.
     pub fn is_orphaned(&self) -> bool {
-        let working = matches!(
+        self.is_at_work() && self.driver.as_ref().is_some_and(|driver| !driver.alive)
+    }
+
+    /// Planning, executing or verifying, and nobody's: it was handed back, and goes on when it is taken.
+    pub fn is_handed_back(&self) -> bool {
+        self.is_at_work() && self.driver.is_none()
+    }
+
+    fn is_at_work(&self) -> bool {
+        matches!(
             self.row.status(),
             Status::Planning | Status::Executing | Status::Verifying
-        );
-        working && self.driver.as_ref().is_some_and(|driver| !driver.alive)
+        )
     }
 }
 
