@@ -8,6 +8,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use logreel::ErrorKind;
 use logreel_server::{Hosts, Server, Tokens, listen};
+use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
@@ -81,6 +82,7 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     if !is_loopback {
         check_tokens(tokens.as_ref(), args.listen)?;
     }
+    raise_open_files();
     let listener = TcpListener::bind(args.listen).await.map_err(|error| {
         let message = format!("{} cannot be listened on: {error}", args.listen);
         Failure::new(ErrorKind::Unavailable, message).hint("--listen ADDRESS takes another")
@@ -138,6 +140,15 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
         _ = signals.next() => {}
     }
     Ok(stopped.code())
+}
+
+/// Every client is an open file, and a shell's usual limit is 1024.
+fn raise_open_files() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%error, "the limit of open files stays as it was");
+    }
 }
 
 /// Whoever can reach the address can start programs here: they must be known.
