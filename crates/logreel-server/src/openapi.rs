@@ -43,21 +43,37 @@ pub fn document() -> Value {
     })
 }
 
-/// `GET /openapi.json`
-pub(crate) async fn answer(_: Call) -> Answered {
+/// `GET /openapi.json`: to whoever needs no token it also says by which names runs can be started.
+pub(crate) async fn answer(call: Call) -> Answered {
+    let mut document = document();
+    let specs = match call.app.trusts_callers {
+        true => call.app.specs.list().await?,
+        false => Vec::new(),
+    };
+    let names: Vec<String> = specs.into_iter().map(|spec| spec.name).collect();
+    let spec = &mut document["components"]["schemas"]["NewRun"]["properties"]["spec"];
+    match (names.is_empty(), call.app.allow_inline) {
+        (true, _) => {}
+        (false, false) => spec["anyOf"] = json!([{"enum": names}]),
+        (false, true) => spec["anyOf"] = json!([{"enum": names}, {"type": "object"}]),
+    }
     Ok(answer::of_type(
         "application/json",
-        Body::from(document().to_string()),
+        Body::from(document.to_string()),
     ))
 }
 
 fn described(operation: &Operation) -> Value {
     let in_path = operation.path.split('/').filter_map(|part| {
         let name = part.strip_prefix('{')?.strip_suffix('}')?;
-        Some(json!({
+        let mut part = json!({
             "name": name, "in": "path", "required": true,
             "description": about_part(name), "schema": {"type": "string", "minLength": 1},
-        }))
+        });
+        if matches!(name, "id" | "other") {
+            part["example"] = json!("@last");
+        }
+        Some(part)
     });
     let in_query = operation.query.iter().map(|it| parameter(it, "query"));
     let in_headers = operation.headers.iter().map(|it| parameter(it, "header"));
