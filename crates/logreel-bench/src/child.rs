@@ -10,6 +10,7 @@ use logreel::{Ctx, Engine, RunId, Seq};
 
 use crate::cancel::cancel_all;
 use crate::measure::now;
+use crate::serve;
 use crate::step::step;
 use crate::tail::follow;
 
@@ -28,6 +29,12 @@ pub enum What {
     Cancel { store: PathBuf, runs: Vec<RunId> },
     /// A run of this many steps, to be counted by strace.
     Steps { store: PathBuf, steps: u64 },
+    /// Serves a store with this many runs, and one of this many events that waits for a word.
+    Serve {
+        store: PathBuf,
+        listed: usize,
+        events: usize,
+    },
 }
 
 /// This binary, told to be a child.
@@ -77,6 +84,11 @@ pub async fn run(what: What) -> Result<()> {
             task.start(&()).await?.wait().await?;
             engine.close().await?;
         }
+        What::Serve {
+            store,
+            listed,
+            events,
+        } => serve::server(&store, listed, events).await?,
     }
     Ok(())
 }

@@ -18,6 +18,7 @@ mod open;
 mod place;
 mod resume;
 mod row;
+mod serve;
 mod step;
 mod tail;
 mod transcript;
@@ -93,6 +94,8 @@ enum Bench {
     Workflow,
     /// Bytes and time of a conversation of 200 turns.
     Transcript,
+    /// A thousand who watch a run over HTTP, and the list of runs under load.
+    Serve,
 }
 
 fn main() -> Result<()> {
@@ -147,6 +150,7 @@ async fn run(bench: Bench, place: Place) -> Result<Vec<Row>> {
             Bench::Cancel => cancel::bench(&place).await,
             Bench::Workflow => workflow::bench(&place).await,
             Bench::Transcript => transcript::bench(&place).await,
+            Bench::Serve => serve::bench(&place).await,
         }
     });
     measured.await?
