@@ -78,7 +78,10 @@ test("the list is live, and the inbox answers; the second of two people is told 
   await second.route("**/v1/events", (route) => route.abort());
   await second.route("**/v1/runs?*", (route) => route.abort());
   await item(first).getByLabel("Reason").fill("looks right");
-  await item(first).getByRole("button", { name: "Approve" }).click();
+  await first.keyboard.press("Escape");
+  await first.keyboard.press("a");
+  assert.equal(place.show(run).status, "waiting", "the key alone answers nothing");
+  await first.keyboard.press("Enter");
   await item(first).waitFor({ state: "detached" });
   await item(second).getByRole("button", { name: "Deny" }).click();
   await item(second).getByRole("alert").filter({ hasText: "Refused" }).waitFor();
