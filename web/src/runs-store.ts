@@ -10,8 +10,10 @@ import { listen, world } from "./world";
 /** The first page is there soon; whoever scrolls on wants many. */
 const PAGE = 100;
 const PAGE_ON = 500;
-/** Changes that come together are looked at together. */
+/** Changes that come together are looked at together, and a slow server less often. */
 const REFRESH_MS = 300;
+const REFRESH_MAX_MS = 5000;
+const AGAIN_MS = 30_000;
 const POLL_MS = 2000;
 
 interface PageOf {
@@ -124,6 +126,7 @@ export const watchers = new Set<(run: string, kind: string) => void>();
 let dirty = new Set<string>();
 let all = false;
 let timer: ReturnType<typeof setTimeout> | null = null;
+let pause = REFRESH_MS;
 
 /** Soon, and once for all that is asked for together. */
 export function refreshSoon(run: string | null): void {
@@ -135,12 +138,14 @@ export function refreshSoon(run: string | null): void {
     const everything = all;
     all = false;
     const list = currentList.value;
+    const began = Date.now();
     const listed = list === null ? null : everything ? list.first() : list.changed(runs);
     void Promise.allSettled([listed, readWaiting()]).then(() => {
       timer = null;
+      pause = Math.min(REFRESH_MAX_MS, Math.max(REFRESH_MS, 3 * (Date.now() - began)));
       if (dirty.size > 0 || all) refreshSoon(null);
     });
-  }, REFRESH_MS);
+  }, pause);
 }
 
 async function readWaiting(): Promise<void> {
@@ -184,4 +189,7 @@ export function startList(): void {
   setInterval(() => {
     if (listLink.value.is === "gone" && !document.hidden) refreshSoon(null);
   }, POLL_MS);
+  setInterval(() => {
+    if (listLink.value.is === "gone") void follower.run();
+  }, AGAIN_MS);
 }

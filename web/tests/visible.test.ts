@@ -10,11 +10,11 @@ const shown = (text: string): string =>
     .join("");
 
 test("what cannot be seen is named", () => {
-  assert.equal(shown("\u001b[31mred\u001b[0m"), "<␛>[31mred<␛>[0m");
+  assert.equal(shown("\u001b[31mred\u001b[0m"), "<ESC>[31mred<ESC>[0m");
   assert.equal(shown("a\u200bb\u202eevil\u2066"), "a<U+200B>b<U+202E>evil<U+2066>");
   assert.equal(shown("tab\tand\nline stay"), "tab\tand\nline stay");
-  assert.equal(shown("dos\r\nline, lone\rreturn"), "dos\nline, lone<␍>return");
-  assert.equal(shown("\u0000\u007f\u009b"), "<␀><␡><U+009B>");
+  assert.equal(shown("dos\r\nline, lone\rreturn"), "dos\nline, lone<CR>return");
+  assert.equal(shown("\u0000\u007f\u009b"), "<NUL><DEL><U+009B>");
   assert.equal(shown("tag\u{E0041}"), "tag<U+E0041>");
   assert.equal(shown("half\ud800"), "half<U+D800>");
   assert.equal(shown("עברית العربية"), "עברית العربية");

@@ -96,6 +96,26 @@ impl Serving {
             .collect()
     }
 
+    /// Follows a run until it has such an event.
+    fn until(&self, path: &str, is: impl Fn(&Value) -> bool) {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        let limit = Some(Duration::from_secs(60));
+        stream.set_read_timeout(limit).unwrap();
+        let request = format!(
+            "GET {path}/events HTTP/1.1\r\nHost: localhost:{}\r\nAccept: text/event-stream\r\n\r\n",
+            self.port
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        for line in BufReader::new(stream).lines() {
+            let line = line.unwrap();
+            let data = line.strip_prefix("data: ");
+            if data.is_some_and(|data| is(&serde_json::from_str(data).unwrap())) {
+                return;
+            }
+        }
+        panic!("{path} ended without it");
+    }
+
     fn stop(mut self, signal: Signal) -> (i32, String) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
         let mut said = String::new();
@@ -270,4 +290,108 @@ fn other_machines_need_a_token_and_its_role() {
     assert_eq!(call("GET", "/v1/runs", &read, None), 401);
     assert_eq!(project.run(&["token", "revoke", &id]).code, 2);
     serving.stop(Signal::TERM);
+}
+
+/// A client of `examples/external`: killed after its first essay, started again, and told something
+/// while it works.
+fn an_agent_elsewhere_records_its_run(program: &str, file: &str) {
+    let project = Project::new(SPEC);
+    std::fs::create_dir_all(project.path(".logreel")).unwrap();
+    project.write(".logreel/config.toml", "lease = '1s'\n");
+    let serving = Serving::start(&project, &[]);
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/external/");
+    let agent = |name: &str, value: &str| {
+        let mut command = std::process::Command::new(program);
+        command
+            .arg(format!("{example}{file}"))
+            .args(["job-1", &format!("http://127.0.0.1:{}", serving.port)]);
+        command.env(name, value).stdin(Stdio::null());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    let get = |path: &str| -> Value {
+        let (status, text) = serving.call("GET", path, "", None);
+        assert_eq!(status, 200, "{path}: {text}");
+        serde_json::from_str(&text).unwrap()
+    };
+    let first = agent("DIE_AFTER", "tides").output().unwrap();
+    let said = String::from_utf8_lossy(&first.stderr);
+    assert_eq!(first.status.code(), Some(9), "{said}");
+    let run = get("/v1/runs")["items"][0].clone();
+    assert_eq!(
+        (&run["kind"], &run["agent"]),
+        (&json!("external"), &json!("essayist"))
+    );
+    let path = format!("/v1/runs/{}", run["id"].as_str().unwrap());
+
+    let second = agent("THINK", "1").spawn().unwrap();
+    // The second process is at work once it has begun a step of its own.
+    let is_at_work = |event: &Value| event["epoch"] == 2 && event["kind"] == "step.started";
+    serving.until(&path, is_at_work);
+    let (status, said) = serving.post(&format!("{path}/signals/hurry"), json!({"value": 1}));
+    assert_eq!(status, 200, "{said}");
+    let second = second.wait_with_output().unwrap();
+    let (out, err) = (
+        String::from_utf8_lossy(&second.stdout),
+        String::from_utf8_lossy(&second.stderr),
+    );
+    assert!(second.status.success(), "{err}");
+    assert!(out.contains("meanwhile: signal.received"), "{out}");
+    assert!(
+        !out.contains("wrote about tides") && out.contains("wrote about dunes"),
+        "{out}"
+    );
+
+    let run = get(&path);
+    assert_eq!(
+        (&run["status"], &run["output"]),
+        (&json!("completed"), &json!({"essays": 3}))
+    );
+    assert_eq!(
+        (&run["state"], &run["driver"]),
+        (&json!({"written": 3}), &Value::Null)
+    );
+    let usage = &run["usage"];
+    assert_eq!(
+        (&usage["input_tokens"], &usage["model_calls"]),
+        (&json!(30), &json!(3))
+    );
+    let steps = run["steps"].as_array().unwrap();
+    assert!(
+        steps.len() == 3 && steps.iter().all(|step| step["status"] == "finished"),
+        "{steps:?}"
+    );
+    let items = get(&format!("{path}/events?limit=1000"))["items"].clone();
+    let kinds: Vec<&str> = items
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| it["kind"].as_str().unwrap())
+        .collect();
+    let count = |kind: &str| kinds.iter().filter(|it| **it == kind).count();
+    assert_eq!(
+        (count("step.finished"), count("message.added")),
+        (3, 5),
+        "{kinds:?}"
+    );
+    let verified = project.run(&["verify", run["id"].as_str().unwrap()]);
+    assert_eq!(verified.code, 0, "{}", verified.err);
+
+    let third = agent("THINK", "0").output().unwrap();
+    assert!(!third.status.success());
+    assert!(
+        String::from_utf8_lossy(&third.stderr).contains("completed"),
+        "{third:?}"
+    );
+    serving.stop(Signal::TERM);
+}
+
+#[test]
+fn an_agent_elsewhere_records_its_run_under_python3() {
+    an_agent_elsewhere_records_its_run("python3", "agent.py");
+}
+
+#[test]
+fn an_agent_elsewhere_records_its_run_under_node() {
+    an_agent_elsewhere_records_its_run("node", "agent.mjs");
 }

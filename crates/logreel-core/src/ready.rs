@@ -1,7 +1,7 @@
 //! When a worker may take a run (SEMANTICS 18): the one place that knows, for every store and for
 //! whoever keeps a run going.
 
-use crate::event::{ClaimReason, WaitKind};
+use crate::event::{ClaimReason, RunKind, WaitKind};
 use crate::row::{Row, Status};
 use crate::{StepId, Timestamp};
 
@@ -33,6 +33,10 @@ impl Ready {
         let waits = &row.facts.waits;
         if waits.iter().any(|open| open.wait.kind.stops_everything()) {
             return Ok(Self::Never);
+        }
+        // Its client knows what it waits for, and may pick it up to say that it is over.
+        if row.facts.kind == RunKind::External {
+            return Ok(Self::At(row.updated_at));
         }
         let children = waits.iter().filter(|it| it.wait.kind == WaitKind::Child);
         for open in children {

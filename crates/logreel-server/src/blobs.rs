@@ -5,9 +5,9 @@ use axum::http::{HeaderValue, header};
 use logreel::Digest;
 
 use crate::Problem;
-use crate::answer;
 use crate::call::Call;
 use crate::operation::Answered;
+use crate::{answer, external};
 
 /// `GET /v1/blobs/{digest}`
 pub(crate) async fn get(call: Call) -> Answered {
@@ -28,6 +28,12 @@ pub(crate) async fn get(call: Call) -> Answered {
         HeaderValue::from_static("attachment"),
     );
     Ok(response)
+}
+
+/// `PUT /v1/blobs/{digest}?run=`
+pub(crate) async fn put(call: Call) -> Answered {
+    let digest = digest(&call)?;
+    external::put_blob(&call, digest).await
 }
 
 fn digest(call: &Call) -> Result<Digest, Problem> {

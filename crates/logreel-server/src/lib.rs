@@ -21,6 +21,7 @@ mod diff;
 mod dispatch;
 mod events;
 mod export;
+mod external;
 mod frames;
 mod guard;
 mod health;

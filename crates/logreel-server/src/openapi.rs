@@ -86,6 +86,12 @@ fn described(operation: &Operation) -> Value {
     });
     match &operation.body {
         None => {}
+        Some(Given::Bytes) => {
+            described["requestBody"] = json!({
+                "required": true,
+                "content": {"application/octet-stream": {"schema": reference("Bytes")}},
+            });
+        }
         Some(Given::Json { schema, required }) => {
             described["requestBody"] = json!({
                 "required": required,

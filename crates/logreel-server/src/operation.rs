@@ -44,6 +44,8 @@ pub(crate) struct Parameter {
 
 /// What a request carries.
 pub(crate) enum Given {
+    /// Any bytes.
+    Bytes,
     /// JSON of this schema; `required` = it may not be left out.
     Json {
         schema: &'static str,

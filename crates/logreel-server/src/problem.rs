@@ -1,8 +1,10 @@
 //! Why a request was refused, as RFC 9457 has it: the same kinds as on the command line.
 
+use std::collections::BTreeMap;
+
 use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, Response, StatusCode, header};
-use logreel::ErrorKind;
+use logreel::{ErrorKind, Json};
 use serde::Serialize;
 
 /// What is said instead of an answer.
@@ -13,6 +15,8 @@ pub struct Problem {
     detail: String,
     hint: Option<String>,
     headers: Vec<(HeaderName, HeaderValue)>,
+    /// What this problem has beside what every problem has.
+    members: BTreeMap<&'static str, Json>,
 }
 
 #[derive(Serialize)]
@@ -23,6 +27,8 @@ struct Told<'p> {
     kind: &'static str,
     detail: &'p str,
     hint: Option<&'p str>,
+    #[serde(flatten)]
+    members: &'p BTreeMap<&'static str, Json>,
 }
 
 impl Problem {
@@ -34,7 +40,15 @@ impl Problem {
             detail: detail.into(),
             hint: None,
             headers: Vec::new(),
+            members: BTreeMap::new(),
         }
+    }
+
+    /// With something that a program needs to go on.
+    pub(crate) fn member<T: Serialize>(mut self, name: &'static str, value: &T) -> Self {
+        let value = Json::of(value).unwrap_or_else(|_| Json::null());
+        self.members.insert(name, value);
+        self
     }
 
     /// With a word about what to do.
@@ -89,6 +103,7 @@ impl Problem {
             kind: self.kind.as_str(),
             detail: &self.detail,
             hint: self.hint.as_deref(),
+            members: &self.members,
         };
         serde_json::to_string(&told).expect("texts and numbers always serialize")
     }

@@ -10,7 +10,7 @@ use crate::answer::{self, Page};
 use crate::call::Call;
 use crate::operation::Answered;
 use crate::specs::{NewRun, What};
-use crate::{Problem, Role};
+use crate::{Problem, Role, external};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -61,9 +61,21 @@ impl From<Busy> for IfBusy {
 /// `POST /v1/runs`
 pub(crate) async fn run(call: Call) -> Answered {
     let said: Said = call.required_json()?;
+    let key = match said.key {
+        Some(key) if key.is_empty() => return Err(Problem::invalid("`key` is empty")),
+        Some(key) => Some(key),
+        None => call.idempotency_key()?,
+    };
+    let new = NewRun {
+        input: said.input,
+        session: said.session,
+        labels: said.labels,
+        key,
+        id: said.id,
+        if_busy: said.if_busy.into(),
+    };
     if said.driver == Driver::External {
-        let detail = "runs that the caller drives are not in this build yet";
-        return Err(Problem::new(ErrorKind::NotApplicable, detail));
+        return external::start(&call, said.spec, new).await;
     }
     let what = match said.spec {
         Value::String(name) => What::Named(name),
@@ -82,19 +94,6 @@ pub(crate) async fn run(call: Call) -> Answered {
             let detail = format!("`spec` is {other}; expected a name or a spec");
             return Err(Problem::invalid(detail));
         }
-    };
-    let key = match said.key {
-        Some(key) if key.is_empty() => return Err(Problem::invalid("`key` is empty")),
-        Some(key) => Some(key),
-        None => call.idempotency_key()?,
-    };
-    let new = NewRun {
-        input: said.input,
-        session: said.session,
-        labels: said.labels,
-        key,
-        id: said.id,
-        if_busy: said.if_busy.into(),
     };
     let begun = call.app.specs.start(what, new).await?;
     match begun.attached {

@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 use crate::call::KEY_BYTES_MAX;
 use crate::operation::{Given, Operation};
 use crate::say::{RECEIPT, WARNING};
-use crate::{blobs, diff, events, export, health, metrics, openapi, runs, say, sessions, start};
+use crate::{
+    blobs, diff, events, export, external, health, metrics, openapi, runs, say, sessions, start,
+};
 
 const JSON: &str = "application/json";
 const STREAM: &str = "text/event-stream";
@@ -25,6 +27,7 @@ pub(crate) fn operations() -> Vec<Operation> {
     all.extend(about_the_server());
     all.extend(about_runs());
     all.extend(said_to_runs());
+    all.extend(driven_from_outside());
     all.extend(about_sessions());
     all
 }
@@ -164,10 +167,10 @@ fn about_runs() -> Vec<Operation> {
             schema: "NewRun",
             required: true,
         })
-        .answers(201, "It was started", &[(JSON, "Run")])
+        .answers(201, "It was started", &[(JSON, "Started")])
         .with("Location", "Where it is")
         .with("ETag", "Changes when the run does")
-        .answers(200, "It was there already", &[(JSON, "Run")])
+        .answers(200, "It was there already", &[(JSON, "Started")])
         .with("ETag", "Changes when the run does")
         .may(&[404, 409]),
         get(
@@ -362,6 +365,68 @@ fn said_to_runs() -> Vec<Operation> {
             true,
             by!(say::fork),
         ),
+    ]
+}
+
+/// For runs that the caller drives.
+fn driven_from_outside() -> Vec<Operation> {
+    let secret = |operation: Operation| {
+        let about = "The lease's secret, as it was given out";
+        operation.header("Logreel-Lease", text(), about)
+    };
+    let lease = "/v1/runs/{id}/lease";
+    let put = |path, id, does, handler| Operation::new(Method::PUT, path, id, does, handler);
+    let give_back = "Gives a lease back";
+    vec![
+        post(
+            lease,
+            "claimLease",
+            "Gives the caller a run to drive, under the next epoch",
+            by!(external::claim),
+        )
+        .answers(200, "The run and its lease", &[(JSON, "ExternalRun")])
+        .may(&[404, 409]),
+        secret(put(
+            lease,
+            "renewLease",
+            "Says that the caller lives",
+            by!(external::renew),
+        ))
+        .answers(200, "The run and its lease", &[(JSON, "ExternalRun")])
+        .may(&[404, 409]),
+        secret(Operation::new(
+            Method::DELETE,
+            lease,
+            "releaseLease",
+            give_back,
+            by!(external::release),
+        ))
+        .answers(200, "The run as it is after", &[(JSON, "Run")])
+        .with("ETag", "Changes when the run does")
+        .may(&[404, 409]),
+        secret(Operation::new(
+            Method::POST,
+            "/v1/runs/{id}/events",
+            "appendEvents",
+            "Records what the caller did: all of it, or nothing",
+            by!(external::append),
+        ))
+        .takes(Given::Json {
+            schema: "NewEvents",
+            required: true,
+        })
+        .answers(200, "What was recorded", &[(JSON, "Appended")])
+        .may(&[404, 409]),
+        put(
+            "/v1/blobs/{digest}",
+            "putBlob",
+            "Keeps bytes for an hour, for an event to come that names them",
+            by!(blobs::put),
+        )
+        .query("run", text(), "Whose event will name it")
+        .takes(Given::Bytes)
+        .answers(204, "They are kept", &[])
+        .may(&[404, 409]),
     ]
 }
 

@@ -31,6 +31,7 @@ async fn every_operation(site: Site) {
     acted_on(&site).await;
     made_of_others(&site).await;
     sessions(&site).await;
+    driven_from_outside(&site).await;
     refused(&site).await;
 
     let document = logreel_server::openapi::document();
@@ -90,6 +91,138 @@ async fn started_and_found(site: &Site) {
     let second = site.send(Method::POST, "/v1/runs", &headers, new()).await;
     assert_eq!((first.status, second.status), (201, 200));
     assert_eq!(first.json()["id"], second.json()["id"]);
+}
+
+/// A client that drives its own run, loses it to another, and is cancelled.
+async fn driven_from_outside(site: &Site) {
+    let new = json!({
+        "spec": {"name": "essayist"}, "input": "tides", "key": "outside", "driver": "external",
+    });
+    let made = site.post("/v1/runs", new.clone()).await;
+    assert_eq!(made.status, 201, "{}", made.text);
+    let made = made.json();
+    let path = format!("/v1/runs/{}", made["run"]["id"].as_str().unwrap());
+    assert_eq!(
+        (&made["lease"]["epoch"], &made["head"]["seq"]),
+        (&json!(1), &json!(1))
+    );
+    let secret = made["lease"]["secret"].as_str().unwrap().to_owned();
+    let again = site.post("/v1/runs", new).await;
+    assert_eq!((again.status, &again.json()["lease"]), (200, &Value::Null));
+    let driven = site
+        .send(Method::POST, &format!("{path}/lease"), &[], None)
+        .await;
+    assert_eq!(
+        (driven.status, &driven.json()["kind"]),
+        (409, &json!("driven"))
+    );
+
+    let events = format!("{path}/events");
+    let append = |epoch: u64, head: &Value, id: &str, events: Value| {
+        Some(json!({"epoch": epoch, "expect": head, "append_id": id, "events": events}))
+    };
+    let with = |secret: &str| [("logreel-lease".to_owned(), secret.to_owned())];
+    let send = async |secret: &str, body: Option<Value>| {
+        let headers = with(secret);
+        let headers = headers.each_ref().map(|(name, value)| (&**name, &**value));
+        site.send(Method::POST, &events, &headers, body).await
+    };
+    let said = json!([
+        {"kind": "message.added", "body": {"role": "user", "content": "hi"}},
+        {"kind": "step.finished", "body": {"step": "one", "output": 1}, "caller_at": "2026-01-01T00:00:00.000000Z"},
+    ]);
+    let first = send(&secret, append(1, &made["head"], "a1", said.clone())).await;
+    assert_eq!(first.status, 200, "{}", first.text);
+    assert!(
+        first.json()["events"][0]["body"]["node"].is_string(),
+        "{}",
+        first.text
+    );
+    let repeated = send(&secret, append(1, &made["head"], "a1", said))
+        .await
+        .json();
+    assert_eq!(
+        (&repeated["repeated"], &repeated["head"]),
+        (&json!(true), &first.json()["head"])
+    );
+    let head = first.json()["head"].clone();
+    let note = json!([{"kind": "custom", "body": {"name": "note"}}]);
+    let forged = send("0000", append(1, &head, "a2", note.clone())).await;
+    assert_eq!(
+        (forged.status, &forged.json()["kind"]),
+        (403, &json!("forbidden"))
+    );
+    let nameless = site
+        .send(
+            Method::POST,
+            &events,
+            &[],
+            append(1, &head, "a2", note.clone()),
+        )
+        .await;
+    assert_eq!(nameless.status, 403, "{}", nameless.text);
+    let bad = json!([{"kind": "tool.returned", "body": {"call": "t1"}}]);
+    let bad = send(&secret, append(1, &head, "a2", bad)).await;
+    assert_eq!((bad.status, &bad.json()["kind"]), (422, &json!("invalid")));
+    let detail = bad.json()["detail"].as_str().unwrap().to_owned();
+    assert!(detail.contains("event 0 (tool.returned)"), "{detail}");
+
+    site.post(&format!("{path}/signals/hurry"), json!({"value": 1}))
+        .await;
+    let moved = send(&secret, append(1, &head, "a2", note.clone())).await;
+    assert_eq!(
+        (moved.status, &moved.json()["kind"]),
+        (409, &json!("conflict"))
+    );
+    let moved = moved.json();
+    assert_eq!(moved["events"][0]["kind"], "signal.received");
+    assert_eq!(moved["head"]["digest"], moved["events"][0]["digest"]);
+    let resumed = site
+        .send(Method::POST, &format!("{path}/resume"), &[], None)
+        .await;
+    assert_eq!(
+        (resumed.status, &resumed.json()["kind"]),
+        (409, &json!("not_applicable"))
+    );
+
+    let bytes = b"{\"large\":true}";
+    let digest = logreel::Digest::of(bytes);
+    let blob = format!("/v1/blobs/{digest}?run={}", &path["/v1/runs/".len()..]);
+    let put = site.request(Method::PUT, &blob).body(bytes.to_vec());
+    assert_eq!(site.checked(Method::PUT, &blob, put).await.status, 204);
+    let wrong = site.request(Method::PUT, &blob).body("other");
+    assert_eq!(site.checked(Method::PUT, &blob, wrong).await.status, 422);
+    let lease = format!("{path}/lease");
+    let headers = [("logreel-lease", secret.as_str())];
+    let renewed = site.send(Method::PUT, &lease, &headers, None).await;
+    assert_eq!(renewed.status, 200, "{}", renewed.text);
+    let released = site.send(Method::DELETE, &lease, &headers, None).await;
+    assert_eq!(released.status, 200, "{}", released.text);
+    let claim = site.send(Method::POST, &lease, &[], None).await.json();
+    assert_eq!(claim["lease"]["epoch"], 2);
+    let fenced = send(&secret, append(1, &claim["head"], "a3", note.clone())).await;
+    assert_eq!(
+        (fenced.status, &fenced.json()["kind"]),
+        (409, &json!("fenced"))
+    );
+
+    site.post(&format!("{path}/cancel"), json!({"reason": "enough"}))
+        .await;
+    let secret = claim["lease"]["secret"].as_str().unwrap();
+    let ended = send(secret, append(2, &claim["head"], "a4", note.clone()))
+        .await
+        .json();
+    assert_eq!(ended["events"][0]["kind"], "run.cancelled", "{ended}");
+    let late = send(secret, append(2, &ended["head"], "a5", note))
+        .await
+        .json();
+    assert_eq!(late["events"][0]["late"], true);
+    let started = json!([{"kind": "step.started", "body": {"step": "two"}}]);
+    let over = send(secret, append(2, &late["head"], "a6", started)).await;
+    assert_eq!(
+        (over.status, &over.json()["kind"]),
+        (409, &json!("terminal"))
+    );
 }
 
 async fn listed(site: &Site) {

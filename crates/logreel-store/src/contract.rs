@@ -59,6 +59,7 @@ macro_rules! contract_tests {
             a_body_is_stored_exactly_as_it_was_written
             the_row_is_the_fold_of_the_whole_log
             blobs_live_as_long_as_a_run_refers_to_them
+            a_blob_that_comes_ahead_of_its_event_is_kept_for_an_hour
             context_nodes_stay_while_a_later_run_goes_on_from_them
             a_context_node_reads_back_whatever_the_log_has_of_it
             a_command_needs_no_lease_and_bumps_no_epoch

@@ -366,6 +366,10 @@ impl RunStore for FaultyStore {
         self.pass(self.inner.blob(digest)).await
     }
 
+    async fn stage(&self, run: &RunId, blob: Blob) -> Result<(), Error> {
+        self.write(self.inner.stage(run, blob)).await
+    }
+
     async fn join(&self, owner: &Owner) -> Result<(), Error> {
         self.pass(self.inner.join(owner)).await
     }

@@ -28,6 +28,7 @@ pub use error::{AppendError, CreateError, Error, ForkError};
 pub use fork::{ForkAt, NewFork};
 pub use import::{Import, ImportError, ImportedBlob, Source};
 pub use memory::MemoryStore;
+pub(crate) use model::STAGED;
 pub use model::{
     Append, Appended, ClaimOutcome, Claimable, Commanded, Created, Cursor, Driver, Entry,
     EventPage, Filter, Lapsed, NewRun, Owner, OwnerId, RunPage, SessionInfo, Stats,

@@ -480,6 +480,17 @@ impl RunStore for MemoryStore {
             .map(|kept| kept.bytes.to_vec()))
     }
 
+    async fn stage(&self, run: &RunId, blob: Blob) -> Result<(), Error> {
+        self.prepare(Vec::new(), std::slice::from_ref(&blob))?;
+        let mut state = self.lock();
+        if state.run(run)?.erased {
+            return Err(Error::ErasedRun(*run));
+        }
+        let now = self.0.env.now();
+        state.stage(*run, &blob, now);
+        Ok(())
+    }
+
     async fn join(&self, owner: &Owner) -> Result<(), Error> {
         let beat = self.0.env.monotonic();
         let member = Member {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use logreel_core::event::{RunKind, RunStarted};
 use logreel_core::meaning::ResultSet;
@@ -9,6 +10,9 @@ use logreel_core::{
     AppendId, Blob, Digest, Draft, Epoch, Event, Head, Ready, Record, Rejected, Row, RunId, Seq,
     Session, Status, Timestamp,
 };
+
+/// How long a blob that no event names yet is kept (SEMANTICS 32).
+pub(crate) const STAGED: Duration = Duration::from_secs(60 * 60);
 
 /// A run to be created.
 #[derive(Debug, Clone)]
@@ -197,9 +201,23 @@ pub struct Owner {
     pub pid: u32,
 }
 
+impl Owner {
+    /// How the host of one begins that is no process known here: a client that holds one lease, known by
+    /// what follows. Nothing but its silence tells that it is gone.
+    pub const EXTERNAL: &str = "external:";
+
+    /// Whether it is a client that drives from outside.
+    pub fn is_external(&self) -> bool {
+        self.host.starts_with(Self::EXTERNAL)
+    }
+}
+
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "process {} on {}", self.pid, self.host_name)
+        match self.is_external() {
+            true => f.write_str("an external client"),
+            false => write!(f, "process {} on {}", self.pid, self.host_name),
+        }
     }
 }
 

@@ -146,6 +146,10 @@ pub trait RunStore: Send + Sync + 'static {
     /// A blob's bytes, when some run refers to it.
     async fn blob(&self, digest: &Digest) -> Result<Option<Vec<u8>>, Error>;
 
+    /// Keeps a blob for a run before an event names it (SEMANTICS 32): it is dropped an hour later, unless
+    /// an append of the run has brought it by then.
+    async fn stage(&self, run: &RunId, blob: Blob) -> Result<(), Error>;
+
     /// This process will drive runs. The owner counts as alive while it beats, or on the same host
     /// while it exists.
     async fn join(&self, owner: &Owner) -> Result<(), Error>;

@@ -22,6 +22,7 @@ use crate::Error;
 use crate::agents::Agents;
 use crate::ctx::{Ctx, Provided};
 use crate::error::TaskError;
+use crate::external::Folds;
 use crate::handle::RunHandle;
 use crate::hook::{FnHook, Hook, HookEvent, Hooks};
 use crate::journal::PAGE;
@@ -60,6 +61,8 @@ pub(crate) struct Inner {
     renew_by_task: bool,
     /// What the runs of a replay find instead of the world.
     pub(crate) stage: Option<Arc<Stage>>,
+    /// Runs that clients drive.
+    pub(crate) external: Folds,
     pub(crate) workers: AtomicUsize,
     /// Joined with the first run this process drives; an engine that only reads is nobody.
     owner: OnceCell<Arc<Pulse>>,
@@ -358,6 +361,7 @@ impl Builder {
             payload_bytes_max: self.payload_bytes_max,
             renew_by_task: self.renew_by_task,
             stage,
+            external: Folds::default(),
             workers: AtomicUsize::new(0),
             owner: OnceCell::new(),
             renewal: Mutex::new(None),
@@ -510,18 +514,24 @@ impl Inner {
     /// Takes a run over. A claim whose answer was lost is known by the owner it left.
     pub(crate) async fn claim(self: &Arc<Self>, run: &RunId) -> Result<ClaimOutcome, Error> {
         let owner = self.owner().await?;
-        let outcome = match self.store.claim(run, owner.id()).await {
+        self.claim_as(run, owner.id()).await
+    }
+
+    /// [`Inner::claim`] for this owner.
+    pub(crate) async fn claim_as(
+        &self,
+        run: &RunId,
+        owner: OwnerId,
+    ) -> Result<ClaimOutcome, Error> {
+        let outcome = match self.store.claim(run, owner).await {
             Err(logreel_store::Error::Ambiguous { what }) => {
                 tracing::warn!(%run, what, "looking whether the claim landed");
                 let entry = self.store.entry(run).await?;
-                let ours = entry
-                    .driver
-                    .as_ref()
-                    .is_some_and(|d| d.owner.id == owner.id());
-                if ours {
+                let driver = entry.driver.as_ref();
+                if driver.is_some_and(|driver| driver.owner.id == owner) {
                     return Ok(ClaimOutcome::Claimed(entry));
                 }
-                self.store.claim(run, owner.id()).await?
+                self.store.claim(run, owner).await?
             }
             other => other?,
         };

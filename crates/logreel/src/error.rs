@@ -4,10 +4,11 @@ use std::borrow::Cow;
 use std::fmt;
 
 use logreel_core::event::{Cause, RunKind};
-use logreel_core::{Rejected, RunId, Seq, Session, Status, StepId};
+use logreel_core::{Epoch, Rejected, RunId, Seq, Session, Status, StepId};
 use logreel_store::{AppendError, CreateError, EraseError, ForkError, ImportError};
 
 use crate::carry::FileError;
+use crate::external::HeadMoved;
 
 /// What to do about an error; the same closed list on the command line and over HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -352,6 +353,43 @@ pub enum Error {
     /// Only an agent hears what is said to it.
     #[error("{0} is no agent's run, so nobody would hear it")]
     NotSteered(RunId),
+    /// Only the client that drives the run can go on with it.
+    #[error(
+        "{0} is driven from outside; its client goes on with it, once it has claimed its lease"
+    )]
+    DrivenOutside(RunId),
+    /// Only runs that were started for a client are driven by one.
+    #[error(
+        "{0} is not driven from outside; only a run that was started for an external driver is"
+    )]
+    NotExternal(RunId),
+    /// The client's lease is over: it was taken or given back.
+    #[error("the lease of {run} is over (its epoch is {current} now); claim a new one")]
+    LeaseLost {
+        /// Which run.
+        run: RunId,
+        /// The epoch of the latest lease.
+        current: Epoch,
+    },
+    /// The secret is not that of the run's lease.
+    #[error("this is not the secret of the lease of {0}")]
+    WrongSecret(RunId),
+    /// The log does not end where a client believes.
+    #[error("the log of {} ends with event {}; read what came, and append again", .0.run, .0.head.seq)]
+    HeadMoved(Box<HeadMoved>),
+    /// A client's fact cannot be recorded; nothing of its append was.
+    #[error("event {index} ({kind}): {why}")]
+    Fact {
+        /// Which of the append's events, from 0.
+        index: usize,
+        /// Its kind.
+        kind: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// An append without an event.
+    #[error("there is nothing to append to {0}")]
+    NothingToAppend(RunId),
     /// The run's children go on without it.
     #[error("{run} has live children ({child}); wait for them, or cancel them")]
     HasChildren {
@@ -538,6 +576,11 @@ impl Error {
             Self::AlreadyHere(_) => ErrorKind::Conflict,
             Self::DamagedCheckpoint(_) => ErrorKind::Invalid,
             Self::HasChildren { .. } | Self::NotSteered(_) => ErrorKind::NotApplicable,
+            Self::DrivenOutside(_) | Self::NotExternal(_) => ErrorKind::NotApplicable,
+            Self::LeaseLost { .. } => ErrorKind::Fenced,
+            Self::WrongSecret(_) => ErrorKind::Forbidden,
+            Self::HeadMoved(_) => ErrorKind::Conflict,
+            Self::Fact { .. } | Self::NothingToAppend(_) => ErrorKind::Invalid,
             Self::Lacks { .. } | Self::Input { .. } => ErrorKind::Invalid,
             Self::Value { .. } | Self::Id(_) => ErrorKind::Invalid,
             Self::NoSuchRun(_) => ErrorKind::NotFound,

@@ -38,6 +38,7 @@ mod driver;
 mod engine;
 mod erase;
 mod error;
+mod external;
 mod fork;
 mod handle;
 mod history;
@@ -101,6 +102,10 @@ pub use ctx::Ctx;
 pub use cut::{cut, cut_between};
 pub use engine::{Builder, Engine};
 pub use error::{Error, ErrorKind, TaskError};
+pub use external::{
+    External, ExternalAppend, ExternalAppended, ExternalClaim, ExternalFact, ExternalLease,
+    ExternalStart, ExternalStarted, HeadMoved, LeaseSecret, SavedCheckpoint,
+};
 pub use fork::{ForkPoint, ForkRun, NoPoint, Outlook, Write, WriteOutcome};
 pub use handle::{Outcome, RunHandle};
 pub use hook::{Hook, HookEvent};

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use logreel_core::event::Relation;
+use logreel_core::event::{Relation, RunKind};
 use logreel_core::{AppendId, Blob, Outside, RunId};
 use logreel_store::{Commanded, Entry, Filter};
 
@@ -44,7 +44,9 @@ impl Inner {
                 other => break other?,
             }
         };
-        if !done.entry.is_driven() && !done.repeated {
+        // A client that drives a run has no hooks here.
+        let is_external = done.entry.row.facts.kind == RunKind::External;
+        if (is_external || !done.entry.is_driven()) && !done.repeated {
             let session = done.entry.row.facts.session.as_ref();
             self.hooks.tell(*run, session, &done.events).await;
         }

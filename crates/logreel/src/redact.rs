@@ -48,7 +48,7 @@ impl Inner {
         self.redaction_of(kind, spec, workflow.as_ref())
     }
 
-    fn redaction_of(
+    pub(crate) fn redaction_of(
         &self,
         kind: RunKind,
         spec: Option<Value>,
@@ -67,18 +67,23 @@ impl Inner {
 impl Redaction<'_> {
     /// The value without secrets; as it was written when it has none.
     pub(crate) fn json(&self, json: Json) -> Json {
+        self.counted(json).0
+    }
+
+    /// [`Redaction::json`], and how many secrets that are no workflow's were taken out.
+    pub(crate) fn counted(&self, json: Json) -> (Json, u32) {
         if json.text().len() < SECRET_BYTES_MIN {
-            return json;
+            return (json, 0);
         }
         let value = json.to_value();
         let without = self.secrets.redact(value.clone());
-        let without = match self.agents {
-            Some(agents) => agents.redact(self.spec.as_ref(), without).0,
-            None => without,
+        let (without, count) = match self.agents {
+            Some(agents) => agents.redact(self.spec.as_ref(), without),
+            None => (without, 0),
         };
         match without == value {
-            true => json,
-            false => Json::from(without),
+            true => (json, 0),
+            false => (Json::from(without), count),
         }
     }
 

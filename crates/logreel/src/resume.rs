@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use logreel_core::event::RunKind;
 use logreel_core::row::OpenWait;
-use logreel_core::{Digest, Json, Outside, RunId, Status};
+use logreel_core::{AppendId, Digest, Json, Outside, RunId, Status};
 use logreel_store::{ClaimOutcome, Entry};
 use serde_json::Value;
 use tokio::sync::oneshot;
@@ -22,7 +23,7 @@ use crate::workflow::Workflow;
 pub enum ResumeOutcome {
     /// This process drives it now, or as soon as its limit has a place.
     Driving(RunHandle<Json>),
-    /// Its recorder lives and goes on with it: only who has the program can.
+    /// Its recorder, or the client that drives it, goes on with it: nobody else can.
     GoesOn(RunHandle<Json>),
     /// It had completed; there is nothing to do.
     Completed(RunHandle<Json>),
@@ -118,6 +119,9 @@ impl Inner {
         if entry.read_only {
             return Err(logreel_store::Error::ReadOnly(*run).into());
         }
+        if entry.row.facts.kind == RunKind::External {
+            return self.resume_external(&entry, named).await;
+        }
         let accepts = !matches!(under, Under::Stored);
         let program = match under {
             Under::Other(program) => program,
@@ -195,6 +199,23 @@ impl Inner {
         }
     }
 
+    /// Only its client can drive it on. What a person stopped goes on by a person's word all the same.
+    async fn resume_external(
+        self: &Arc<Self>,
+        entry: &Entry,
+        named: Option<AppendId>,
+    ) -> Result<ResumeOutcome, Error> {
+        let run = entry.row.run;
+        let mut waits = entry.row.facts.waits.iter();
+        if !waits.any(|open| open.wait.kind.stops_everything()) {
+            return Err(Error::DrivenOutside(run));
+        }
+        let command = Outside::Resume { by: None };
+        let id = named.unwrap_or_else(|| self.draw_append_id());
+        self.command(&run, id, command, Vec::new()).await?;
+        Ok(ResumeOutcome::GoesOn(RunHandle::new(Arc::clone(self), run)))
+    }
+
     /// Drives the run's children on; says whether any of them goes on. One that is driven elsewhere or
     /// waits for someone is none of our business.
     async fn resume_children(self: &Arc<Self>, run: &RunId) -> Result<bool, Error> {
@@ -202,7 +223,12 @@ impl Inner {
         for child in self.live_children(run).await? {
             match Box::pin(self.resume(&child, Under::Stored, Request::default())).await {
                 Ok(_) => any = true,
-                Err(Error::Driven { .. } | Error::Waiting { .. } | Error::Ended { .. }) => {}
+                Err(
+                    Error::Driven { .. }
+                    | Error::DrivenOutside(_)
+                    | Error::Waiting { .. }
+                    | Error::Ended { .. },
+                ) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -211,7 +237,7 @@ impl Inner {
 }
 
 /// What a run waits for, in a few words.
-fn waits_of(entry: &Entry) -> String {
+pub(crate) fn waits_of(entry: &Entry) -> String {
     let waits = entry.row.facts.waits.iter();
     waits
         .map(|open| open.wait.kind.as_str())

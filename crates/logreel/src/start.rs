@@ -250,7 +250,10 @@ impl Inner {
     }
 
     /// Where a session's next run goes on: the context its last completed run left.
-    async fn session_context(&self, session: Option<&Session>) -> Result<Option<Digest>, Error> {
+    pub(crate) async fn session_context(
+        &self,
+        session: Option<&Session>,
+    ) -> Result<Option<Digest>, Error> {
         let Some(session) = session else {
             return Ok(None);
         };
@@ -295,7 +298,7 @@ impl Inner {
         RunHandle::new(Arc::clone(self), run)
     }
 
-    async fn make_way(
+    pub(crate) async fn make_way(
         self: &Arc<Self>,
         if_busy: IfBusy,
         session: Session,

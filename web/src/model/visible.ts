@@ -45,10 +45,16 @@ export function visible(text: string): Piece[] {
   return pieces;
 }
 
+/** Their names, because many fonts lack their pictures. */
+const CONTROLS = (
+  "NUL SOH STX ETX EOT ENQ ACK BEL BS TAB LF VT FF CR SO SI " +
+  "DLE DC1 DC2 DC3 DC4 NAK SYN ETB CAN EM SUB ESC FS GS RS US"
+).split(" ");
+
 function nameOf(character: string): string {
   const code = character.codePointAt(0) ?? 0;
-  if (code < 0x20) return String.fromCodePoint(0x2400 + code);
-  if (code === 0x7f) return "\u2421";
+  if (code < 0x20) return CONTROLS[code] ?? "?";
+  if (code === 0x7f) return "DEL";
   return `U+${code.toString(16).toUpperCase().padStart(4, "0")}`;
 }
 

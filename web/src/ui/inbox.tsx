@@ -1,8 +1,6 @@
 // What waits for a person, over all runs: answered right here.
 
 import { useEffect, useState } from "preact/hooks";
-import { post, intention } from "../api";
-import * as commands from "../commands";
 import { inline } from "../model/summary";
 import { shortId } from "../model/time";
 import { go, runPath } from "../route";
@@ -11,7 +9,6 @@ import { asking } from "./act";
 import { useKeys } from "./keys";
 import { Empty } from "./runs";
 import { Line } from "./text";
-import { toast, toastError } from "./toast";
 import { WaitCard } from "./wait";
 
 export function Inbox() {
@@ -24,15 +21,9 @@ export function Inbox() {
   useEffect(() => {
     document.querySelector(".inbox-item.selected")?.scrollIntoView({ block: "nearest" });
   }, [at]);
-  const answer = (approve: boolean): void => {
-    const it = asked[at];
-    if (it === undefined || it.wait.kind !== "approval") return;
-    const command = commands.answer(it.run.id, it.wait, approve, "");
-    post(command.path, command.body, intention()).then(
-      () => toast("good", approve ? "Approved" : "Denied"),
-      toastError,
-    ).finally(() => refreshSoon(it.run.id));
-  };
+  // An answer cannot be taken back: the key finds the button, Enter presses it.
+  const find = (button: string): void =>
+    document.querySelector<HTMLButtonElement>(`.inbox-item.selected ${button}`)?.focus();
   useKeys({
     j: () => setSelected(Math.min(asked.length - 1, at + 1)),
     k: () => setSelected(Math.max(0, at - 1)),
@@ -40,8 +31,8 @@ export function Inbox() {
       const it = asked[at];
       if (it !== undefined) go(runPath(it.run.id));
     },
-    a: () => answer(true),
-    d: () => answer(false),
+    a: () => find(".approve"),
+    d: () => find(".deny"),
     Escape: () => go("#/runs"),
   });
   if (!waitingKnown.value) return <main class="inbox"><div class="loading" aria-busy="true" /></main>;

@@ -65,6 +65,10 @@ function Opened(props: { open: OpenRun }) {
   useEffect(() => {
     if (run !== null) document.title = `${run.agent} ${shortId(run.id)} · ${run.status} · Logreel`;
   }, [run?.status, run?.agent]);
+  useEffect(() => {
+    // Named by a short id or `@last`: the address gets the whole one.
+    if (run !== null && run.id !== open.id) location.replace(runPath(run.id));
+  }, [run?.id]);
   const tab = at.page === "run" && at.tab !== null ? at.tab : run === null ? "timeline" : firstTab(run);
   const selected = Number(at.query.get("seq") ?? 0) || null;
   const select = (seq: number | null): void => setQuery({ seq: seq === null ? null : String(seq) });
@@ -127,7 +131,8 @@ function useRunKeys(
   const ask = (act: Act): void => {
     asking.value = { open, act };
   };
-  const press = (selector: string): void => document.querySelector<HTMLButtonElement>(selector)?.click();
+  // An answer cannot be taken back: the key finds the button, Enter presses it.
+  const find = (button: string): void => document.querySelector<HTMLButtonElement>(`.wait-card ${button}`)?.focus();
   useKeys({
     ...Object.fromEntries(TABS.map((tab, i) => [String(i + 1), () => show(tab)])),
     Escape: () => (selected === null ? go("#/runs") : select(null)),
@@ -145,8 +150,8 @@ function useRunKeys(
     f: () => {
       if (run !== null && can?.fork) ask({ verb: "fork", at: selected ?? lastForkable(open, run) });
     },
-    a: () => press(".wait-card .approve"),
-    d: () => press(".wait-card .deny"),
+    a: () => find(".approve"),
+    d: () => find(".deny"),
   });
 }
 

@@ -114,7 +114,7 @@ const KEYS: [string, string][] = [
   ["n", "new run"],
   ["1 … 6", "timeline, transcript, events, state, steps, details"],
   ["+ − 0", "zoom the timeline, fit it"],
-  ["a d", "approve, deny (inbox: the selected; run: the first)"],
+  ["a d", "to Approve, to Deny; Enter answers"],
   ["c", "cancel the run"],
   ["p", "pause or resume the run"],
   ["s", "say something to the agent"],

@@ -40,6 +40,15 @@ fn closed(properties: Value) -> Value {
     })
 }
 
+/// [`closed`], with some that it may lack.
+fn closed_but_for(properties: Value, optional: Value) -> Value {
+    let mut schema = closed(properties);
+    for (name, property) in optional.as_object().into_iter().flatten() {
+        schema["properties"][name] = property.clone();
+    }
+    schema
+}
+
 /// What a request says: nothing else than these, and those of `required` at least.
 fn said(properties: Value, required: &[&str]) -> Value {
     json!({
@@ -126,10 +135,21 @@ fn words() -> Named {
         ),
         (
             "Problem",
-            closed(json!({
-                "type": text(), "title": text(), "status": count(), "kind": {"enum": kinds},
-                "detail": text(), "hint": text_or_null(),
-            })),
+            // The last three tell a client that drives a run where its log ends, and what it has not seen.
+            closed_but_for(
+                json!({
+                    "type": text(), "title": text(), "status": count(), "kind": {"enum": kinds},
+                    "detail": text(), "hint": text_or_null(),
+                }),
+                json!({
+                    "head": reference("Head"), "events": list(reference("Event")),
+                    "has_more": yes_or_no(),
+                }),
+            ),
+        ),
+        (
+            "Head",
+            closed(json!({"seq": count(), "digest": reference("Digest")})),
         ),
         (
             "Health",
@@ -282,6 +302,30 @@ fn of_runs() -> Named {
             })),
         ),
         ("EventPage", page("Event", count())),
+        (
+            "Started",
+            json!({"anyOf": [reference("Run"), reference("ExternalRun")]}),
+        ),
+        (
+            "ExternalRun",
+            closed(json!({
+                "run": reference("RunInList"), "head": reference("Head"),
+                "lease": or_null(closed(json!({
+                    "epoch": count(), "secret": text(), "expires_at": reference("Time"),
+                }))),
+                "checkpoint": or_null(closed(json!({
+                    "checkpoint": text(), "seq": count(), "step": text_or_null(),
+                    "data": anything(),
+                }))),
+            })),
+        ),
+        (
+            "Appended",
+            closed(json!({
+                "head": reference("Head"), "events": list(reference("Event")),
+                "repeated": yes_or_no(),
+            })),
+        ),
     ])
 }
 
@@ -310,6 +354,26 @@ fn of_requests() -> Named {
             ),
         ),
         ("Reason", said(json!({"reason": text_or_null()}), &[])),
+        (
+            "NewEvents",
+            said(
+                json!({
+                    "epoch": count(), "expect": reference("Head"),
+                    "append_id": {"type": "string", "minLength": 1, "maxLength": 256},
+                    "events": {
+                        "type": "array", "minItems": 1,
+                        "items": said(
+                            json!({
+                                "kind": some_text(), "body": {"type": "object"},
+                                "caller_at": or_null(reference("Time")),
+                            }),
+                            &["kind", "body"],
+                        ),
+                    },
+                }),
+                &["epoch", "expect", "append_id", "events"],
+            ),
+        ),
         (
             "Resume",
             said(

@@ -9,7 +9,8 @@ use logreel_core::event::{
 };
 use logreel_core::fold::Illegal;
 use logreel_core::{
-    Blob, CallId, Command, Digest, Draft, Epoch, Head, Json, Outside, Payload, Seq, Status, WaitId,
+    Blob, CallId, Command, Digest, Draft, Epoch, Head, Json, Outside, Payload, RunId, Seq, Status,
+    WaitId,
 };
 use serde_json::json;
 
@@ -631,6 +632,72 @@ pub async fn the_row_is_the_fold_of_the_whole_log(harness: &dyn Harness) {
     pen.catch_up().await;
     pen.complete(json!({ "answer": 42 })).await;
     assert_eq!(world.entry(&run).await.row.status(), Status::Completed);
+    world.finish().await;
+}
+
+/// Rule 32: a blob may come before the event that names it. It has an hour for that; then it is as if it
+/// had never come.
+pub async fn a_blob_that_comes_ahead_of_its_event_is_kept_for_an_hour(harness: &dyn Harness) {
+    let mut world = World::new(harness).await;
+    let mut pen = world.driven(task("staged")).await;
+    let run = pen.run;
+    let named = Blob::new(*b"named by an event");
+    let forgotten = Blob::new(*b"forgotten");
+    let stage = async |world: &World, blob: &Blob| world.store.stage(&run, blob.clone()).await;
+    let is_there = async |world: &World, blob: &Blob| {
+        let found = world.store.blob(&blob.digest()).await.expect("a lookup");
+        assert!(found.is_none() || found.as_deref() == Some(&blob.bytes()[..]));
+        found.is_some()
+    };
+    for blob in [&named, &forgotten] {
+        stage(&world, blob).await.expect("it is kept");
+        assert!(is_there(&world, blob).await);
+    }
+    let append = pen.append(vec![phase(Phase::Executing)]);
+    let blobs = vec![named.clone()];
+    pen.send(Append { blobs, ..append })
+        .await
+        .expect("it lands");
+    world.reopen().await;
+
+    world.env.advance(Duration::from_secs(59 * 60));
+    let newer = Blob::new(*b"newer");
+    stage(&world, &newer).await.expect("it is kept");
+    // That an event names it does not change when it comes once more.
+    stage(&world, &named).await.expect("it is kept");
+    assert!(is_there(&world, &forgotten).await, "not yet an hour");
+    world.env.advance(Duration::from_secs(60));
+    stage(&world, &newer).await.expect("it comes again");
+    assert!(!is_there(&world, &forgotten).await, "an hour has passed");
+    world.env.advance(Duration::from_secs(59 * 60));
+    stage(&world, &forgotten).await.expect("it may come anew");
+    assert!(is_there(&world, &newer).await, "it came again since");
+    assert!(is_there(&world, &named).await, "an event names it");
+
+    let unknown = world
+        .store
+        .stage(&RunId::from_bytes([9; 16]), named.clone())
+        .await;
+    assert!(matches!(unknown, Err(Error::NotFound(_))), "{unknown:?}");
+    let length = usize::try_from(harness.payload_bytes_max()).expect("a length") + 1;
+    let large = stage(&world, &Blob::new(vec![0; length])).await;
+    assert!(matches!(large, Err(Error::TooLarge { .. })), "{large:?}");
+    world.cancel(&run).await;
+    world
+        .store
+        .release(&run, Epoch(1))
+        .await
+        .expect("a release");
+    world
+        .store
+        .delete(&run)
+        .await
+        .expect("an ended run is deleted");
+    assert_eq!(
+        world.store.stats().await.expect("stats").blobs,
+        0,
+        "all are gone with their run"
+    );
     world.finish().await;
 }
 

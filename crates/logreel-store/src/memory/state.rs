@@ -12,7 +12,7 @@ use logreel_core::{
 };
 
 use crate::tip::{Prepared, Tip};
-use crate::{Error, Owner, OwnerId};
+use crate::{Error, Owner, OwnerId, STAGED};
 
 #[derive(Default)]
 pub(super) struct State {
@@ -25,6 +25,8 @@ pub(super) struct State {
     /// Keys of deleted runs, whose they were and when they were deleted.
     pub old_keys: HashMap<String, (RunId, Timestamp)>,
     pub blobs: HashMap<Digest, Kept>,
+    /// Rule 32: blobs that no event of their run names yet, and since when.
+    pub staged: HashMap<(RunId, Digest), Timestamp>,
 }
 
 pub(super) struct Kept {
@@ -132,6 +134,32 @@ impl State {
                 runs,
             });
             kept.runs.insert(run);
+            self.staged.remove(&(run, blob.digest()));
+        }
+    }
+
+    /// Rule 32: a blob PUT ahead of its append has a reference of its run for an hour.
+    pub fn stage(&mut self, run: RunId, blob: &Blob, now: Timestamp) {
+        let staged = std::mem::take(&mut self.staged);
+        let is_old = |since: &Timestamp| now.since(*since) >= STAGED;
+        let (old, staged): (HashMap<_, _>, _) =
+            staged.into_iter().partition(|(_, since)| is_old(since));
+        self.staged = staged;
+        for (run, digest) in old.keys() {
+            if let Some(kept) = self.blobs.get_mut(digest) {
+                kept.runs.remove(run);
+            }
+        }
+        self.drop_unreferred();
+        let kept = self.blobs.entry(blob.digest()).or_insert_with(|| Kept {
+            bytes: blob.bytes().clone(),
+            previous: None,
+            runs: HashSet::new(),
+        });
+        let place = (run, blob.digest());
+        // One that an event names already stays whatever happens.
+        if kept.runs.insert(run) || self.staged.contains_key(&place) {
+            self.staged.insert(place, now);
         }
     }
 
@@ -140,6 +168,11 @@ impl State {
         self.blobs.values_mut().for_each(|kept| {
             kept.runs.remove(run);
         });
+        self.staged.retain(|(of, _), _| of != run);
+        self.drop_unreferred();
+    }
+
+    fn drop_unreferred(&mut self) {
         loop {
             let followed: HashSet<_> = self.blobs.values().filter_map(|it| it.previous).collect();
             let before = self.blobs.len();

@@ -89,17 +89,27 @@ pub(super) fn delete_blobs(conn: &Connection, id: i64) -> Result<(), Halt> {
         .collect::<Result<_, _>>()?;
     conn.prepare_cached("DELETE FROM blob_refs WHERE run = ?1")?
         .execute([id])?;
+    conn.prepare_cached("DELETE FROM staged WHERE run = ?1")?
+        .execute([id])?;
+    drop_unreferred(conn, referred.clone())?;
+    share::keep_whole(conn, id, &referred)
+}
+
+/// Deletes those of the blobs that nobody refers to, and what only they kept.
+pub(super) fn drop_unreferred(
+    conn: &Connection,
+    mut candidates: Vec<Vec<u8>>,
+) -> rusqlite::Result<()> {
     let mut delete = conn.prepare_cached(
         "DELETE FROM blobs WHERE digest = ?1
          AND NOT EXISTS (SELECT 1 FROM blob_refs WHERE digest = ?1)
          AND NOT EXISTS (SELECT 1 FROM blobs WHERE previous = ?1)
          RETURNING previous",
     )?;
-    let mut candidates = referred.clone();
     while let Some(digest) = candidates.pop() {
         let deleted: Option<Option<Vec<u8>>> =
             delete.query_row([digest], |row| row.get(0)).optional()?;
         candidates.extend(deleted.flatten());
     }
-    share::keep_whole(conn, id, &referred)
+    Ok(())
 }

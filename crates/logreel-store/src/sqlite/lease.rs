@@ -38,6 +38,11 @@ fn sweep(tx: &mut Tx<'_>) -> Result<(), Halt> {
             None | Some((_, Life::Beating)) => {}
             // Frozen: it exists, and when it wakes it must find itself.
             Some((owner, Life::Silent)) if tx.shared.owners.is_here(&owner) => {}
+            // Nothing else will ever be heard of a client that finished and did not say so.
+            Some((owner, Life::Silent)) if owner.is_external() => {
+                retire_ended(tx, id)?;
+                forget_if_idle(tx.conn, id)?;
+            }
             Some((_, Life::Silent)) => forget_if_idle(tx.conn, id)?,
             Some((_, Life::Dead)) => {
                 tx.conn

@@ -30,6 +30,7 @@ mod scan;
 mod schema;
 mod search;
 mod share;
+mod stage;
 mod store;
 mod tail;
 mod tips;

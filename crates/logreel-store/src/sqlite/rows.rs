@@ -460,6 +460,8 @@ pub(super) fn insert_blobs(
             parts.bytes,
         ])?;
         refer(conn, id, &blob.digest())?;
+        conn.prepare_cached("DELETE FROM staged WHERE run = ?1 AND digest = ?2")?
+            .execute(params![id, blob.digest().as_bytes().as_slice()])?;
     }
     Ok(())
 }

@@ -12,7 +12,7 @@
 use rusqlite::Connection;
 
 /// Changes with the tables.
-pub(super) const VERSION: u32 = 4;
+pub(super) const VERSION: u32 = 5;
 
 /// The page size of a new store. A row of more than half a page has the page to itself, and one of more
 /// than a page fills pages to the brim: with 4 KiB, messages of 2 kB take twice their length. An append
@@ -127,6 +127,11 @@ CREATE TABLE blob_refs (
 ) WITHOUT ROWID;
 CREATE INDEX blob_refs_digest ON blob_refs (digest);
 
+-- Of the references, those of blobs that no event of their run names yet, and since when.
+CREATE TABLE staged (
+  run INTEGER NOT NULL, digest BLOB NOT NULL, at INTEGER NOT NULL, PRIMARY KEY (run, digest)
+) WITHOUT ROWID;
+
 CREATE TABLE labels (
   k TEXT NOT NULL, v TEXT NOT NULL, run INTEGER NOT NULL, PRIMARY KEY (k, v, run)
 ) WITHOUT ROWID;
@@ -197,6 +202,15 @@ pub(super) fn upgrade(conn: &Connection) -> rusqlite::Result<()> {
             "UPDATE live SET results = unhex(results);
              UPDATE runs SET results = unhex(results);
              PRAGMA user_version = 4;",
+        )?;
+    }
+    if version(conn)? == 4 {
+        conn.execute_batch(
+            "CREATE TABLE staged (
+               run INTEGER NOT NULL, digest BLOB NOT NULL, at INTEGER NOT NULL,
+               PRIMARY KEY (run, digest)
+             ) WITHOUT ROWID;
+             PRAGMA user_version = 5;",
         )?;
     }
     Ok(())

@@ -9,7 +9,9 @@ use logreel_core::{
 use rusqlite::params;
 
 use super::open::SqliteStore;
-use super::{append, command, create, delete, erase, fork, import, lease, list, read, rows, scan};
+use super::{
+    append, command, create, delete, erase, fork, import, lease, list, read, rows, scan, stage,
+};
 use crate::tip::prepare;
 use crate::{
     Append, AppendError, Appended, ClaimOutcome, Claimable, Commanded, CreateError, Created,
@@ -170,6 +172,18 @@ impl RunStore for SqliteStore {
 
     async fn blob(&self, digest: &Digest) -> Result<Option<Vec<u8>>, Error> {
         self.reading(|conn| read::blob(conn, digest))
+    }
+
+    async fn stage(&self, run: &RunId, blob: Blob) -> Result<(), Error> {
+        let run = *run;
+        prepare(
+            Vec::new(),
+            std::slice::from_ref(&blob),
+            self.shared().payload_bytes_max,
+        )?;
+        self.writer()
+            .submit(move |tx| stage::stage(tx, run, &blob))
+            .await
     }
 
     async fn join(&self, owner: &Owner) -> Result<(), Error> {
