@@ -52,10 +52,9 @@ pub(crate) async fn answer(call: Call) -> Answered {
     };
     let names: Vec<String> = specs.into_iter().map(|spec| spec.name).collect();
     let spec = &mut document["components"]["schemas"]["NewRun"]["properties"]["spec"];
-    match (names.is_empty(), call.app.allow_inline) {
-        (true, _) => {}
-        (false, false) => spec["anyOf"] = json!([{"enum": names}]),
-        (false, true) => spec["anyOf"] = json!([{"enum": names}, {"type": "object"}]),
+    // Beside any text: a caller that drives its run itself names it as it likes.
+    if let (false, Some(kinds)) = (names.is_empty(), spec["anyOf"].as_array_mut()) {
+        kinds.insert(0, json!({"enum": names}));
     }
     Ok(answer::of_type(
         "application/json",

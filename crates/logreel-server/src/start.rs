@@ -1,6 +1,7 @@
 //! Starting runs, and what can be started.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use logreel::{ErrorKind, IfBusy, Json, RunId, Session};
 use serde::Deserialize;
@@ -11,6 +12,9 @@ use crate::call::Call;
 use crate::operation::Answered;
 use crate::specs::{NewRun, What};
 use crate::{Problem, Role, external};
+
+/// How long `if_busy: wait` waits; then it is answered as busy, and may be asked again.
+const BUSY_TIME_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -75,7 +79,10 @@ pub(crate) async fn run(call: Call) -> Answered {
         if_busy: said.if_busy.into(),
     };
     if said.driver == Driver::External {
-        return external::start(&call, said.spec, new).await;
+        return patiently(&call, new, |new| {
+            external::start(&call, said.spec.clone(), new)
+        })
+        .await;
     }
     let what = match said.spec {
         Value::String(name) => What::Named(name),
@@ -95,11 +102,30 @@ pub(crate) async fn run(call: Call) -> Answered {
             return Err(Problem::invalid(detail));
         }
     };
-    let begun = call.app.specs.start(what, new).await?;
+    let begun = patiently(&call, new, |new| call.app.specs.start(what.clone(), new)).await?;
     match begun.attached {
         true => answer::run(&call.app, &begun.run).await,
         false => answer::made(&call.app, &begun.run).await,
     }
+}
+
+/// Starts it, waiting for a busy session for as long as a client may be expected to.
+async fn patiently<T, Starting>(
+    call: &Call,
+    mut new: NewRun,
+    start: impl Fn(NewRun) -> Starting,
+) -> Result<T, Problem>
+where
+    Starting: Future<Output = Result<T, Problem>>,
+{
+    if new.if_busy == IfBusy::Wait {
+        tokio::select! {
+            biased;
+            started = start(new.clone()) => return started,
+            () = call.app.engine.env().sleep(BUSY_TIME_MAX) => new.if_busy = IfBusy::Reject,
+        }
+    }
+    start(new).await
 }
 
 /// `GET /v1/specs`
