@@ -22,6 +22,7 @@ mod dispatch;
 mod events;
 mod export;
 mod external;
+mod feed;
 mod frames;
 mod guard;
 mod health;

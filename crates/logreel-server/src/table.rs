@@ -7,7 +7,8 @@ use crate::call::KEY_BYTES_MAX;
 use crate::operation::{Given, Operation};
 use crate::say::{RECEIPT, WARNING};
 use crate::{
-    blobs, diff, events, export, external, health, metrics, openapi, runs, say, sessions, start,
+    blobs, diff, events, export, external, feed, health, metrics, openapi, runs, say, sessions,
+    start,
 };
 
 const JSON: &str = "application/json";
@@ -261,6 +262,34 @@ fn about_runs() -> Vec<Operation> {
             &[],
         )
         .may(&[404, 409]),
+        get(
+            "/v1/events",
+            "listAllEvents",
+            "The events of all runs, in the order they were stored: a page, or live as a stream",
+            by!(feed::all),
+        )
+        .query(
+            "cursor",
+            text(),
+            "Where the page before ended: its `next`. Without one a page begins with the first \\
+             event there is, and a stream with what comes now",
+        )
+        .query(
+            "limit",
+            number(1, feed::LIMIT_MAX),
+            "At most this many; 100 when nothing is said",
+        )
+        .header(
+            "Last-Event-ID",
+            text(),
+            "Of a stream: from the event after this one on",
+        )
+        .answers(
+            200,
+            "A page, or the stream; the `id` of an event there is a cursor",
+            &[(JSON, "FeedPage"), (STREAM, "Text")],
+        )
+        .may(&[409]),
         get(
             "/v1/runs/{id}/diff/{other}",
             "diffRuns",

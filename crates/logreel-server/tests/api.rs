@@ -32,6 +32,7 @@ async fn every_operation(site: Site) {
     made_of_others(&site).await;
     sessions(&site).await;
     driven_from_outside(&site).await;
+    sent_twice(&site).await;
     refused(&site).await;
 
     let document = logreel_server::openapi::document();
@@ -55,6 +56,10 @@ async fn about_the_server(site: &Site) {
     );
     assert!(metrics.contains("route=\"/health\""), "{metrics}");
     assert_eq!(site.get("/openapi.json").await.json()["openapi"], "3.1.0");
+    assert_eq!(
+        site.get("/v1/events?limit=1").await.json()["has_more"],
+        false
+    );
     let specs = site.get("/v1/specs").await.json();
     assert_eq!(specs["items"][0]["name"], "ask");
 }
@@ -222,6 +227,83 @@ async fn driven_from_outside(site: &Site) {
     assert_eq!(
         (over.status, &over.json()["kind"]),
         (409, &json!("terminal"))
+    );
+}
+
+/// Every command, sent twice under one key: done once, answered alike.
+async fn sent_twice(site: &Site) {
+    let waits = |entry: &logreel::Entry| !entry.row.facts.waits.is_empty();
+    let count =
+        async |run: &str| site.get(&format!("/v1/runs/{run}")).await.json()["event_count"].clone();
+    let twice = async |path: String, body: Value, key: &str| {
+        let headers = [("idempotency-key", key)];
+        let first = site
+            .send(Method::POST, &path, &headers, Some(body.clone()))
+            .await;
+        let second = site.send(Method::POST, &path, &headers, Some(body)).await;
+        assert_eq!(
+            first.status, second.status,
+            "{path}: {} {}",
+            first.text, second.text
+        );
+        assert_eq!(first.json()["id"], second.json()["id"]);
+        first.status
+    };
+    let run = site.start("ask", json!("twice?")).await;
+    site.until(&run, waits).await;
+    let path = format!("/v1/runs/{run}");
+    assert_eq!(
+        twice(format!("{path}/signals/go"), json!({"value": 1}), "s").await,
+        200
+    );
+    let (before, other) = (count(&run).await, json!({"value": 2}));
+    let headers = [("idempotency-key", "s")];
+    let taken = site
+        .send(
+            Method::POST,
+            &format!("{path}/signals/go"),
+            &headers,
+            Some(other),
+        )
+        .await;
+    assert_eq!(
+        (taken.status, &taken.json()["kind"]),
+        (409, &json!("conflict"))
+    );
+    assert_eq!(count(&run).await, before, "once");
+    assert_eq!(twice(format!("{path}/pause"), json!({}), "p").await, 200);
+    assert_eq!(twice(format!("{path}/resume"), json!({}), "r").await, 200);
+    assert_eq!(
+        twice(format!("{path}/answer"), json!({"approve": true}), "a").await,
+        200
+    );
+    site.until(&run, |entry| entry.row.status().is_terminal())
+        .await;
+    let kinds = site.get(&format!("{path}/events?limit=1000")).await.json();
+    let kinds: Vec<&str> = kinds["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| it["kind"].as_str().unwrap())
+        .collect();
+    let of = |kind: &str| kinds.iter().filter(|it| **it == kind).count();
+    assert_eq!(
+        (of("signal.received"), of("wait.ended")),
+        (1, 2),
+        "{kinds:?}"
+    );
+    let run = site.start("ask", json!("cancelled twice?")).await;
+    assert_eq!(
+        twice(format!("/v1/runs/{run}/cancel"), json!({}), "c").await,
+        200
+    );
+    assert_eq!(
+        twice(format!("/v1/runs/{run}/retry"), json!({}), "t").await,
+        201
+    );
+    assert_eq!(
+        twice(format!("/v1/runs/{run}/fork"), json!({"at": 1}), "f").await,
+        201
     );
 }
 

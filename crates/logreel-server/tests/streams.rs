@@ -82,6 +82,20 @@ async fn many_who_watch_from_anywhere_miss_nothing() {
     }
 }
 
+/// What it did not read is not kept for it: more than fits into the socket and what is kept of the run.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_reads_late_is_fed_from_the_store() {
+    let site = Site::on_disk().await;
+    let run = site.start("pages", json!(300)).await;
+    let path = format!("/v1/runs/{run}/events");
+    let mut late = Stream::open(site.request(Method::GET, &path)).await;
+    site.until(&run, |entry| entry.row.status().is_terminal())
+        .await;
+    let ids = late.ids().await;
+    assert_eq!(ids, (1..=*ids.last().unwrap()).collect::<Vec<_>>());
+    assert!(ids.len() > 300);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_ends_streams_and_nothing_is_lost_by_whoever_comes_back() {
     let mut site = Site::on_disk().await;
@@ -120,4 +134,75 @@ async fn what_a_model_says_is_shown_live_and_without_an_id() {
     site.post(&format!("/v1/runs/{run}/cancel"), json!({}))
         .await;
     while stream.next().await.is_some() {}
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_runs_are_told_of_in_one_stream_that_goes_on_where_it_broke() {
+    for site in [Site::in_memory().await, Site::on_disk().await] {
+        let before = site.start("double", json!(1)).await;
+        site.until(&before, |entry| entry.row.status().is_terminal())
+            .await;
+        let mut stream = Stream::open(site.request(Method::GET, "/v1/events")).await;
+        // Where it begins is told before anything happens.
+        let begun = stream.next().await.unwrap();
+        assert_eq!((begun.data.as_str(), begun.event), ("", None));
+        let mut runs = Vec::new();
+        for n in 0..5 {
+            runs.push(site.start("double", json!(n)).await);
+        }
+        for run in &runs {
+            site.until(run, |entry| entry.row.status().is_terminal())
+                .await;
+        }
+        let whole = async |stream: &mut Stream, mut seen: Vec<(String, u64)>, ends: usize| {
+            let (mut last, mut ended) = (String::new(), 0);
+            while ended < ends {
+                let block = stream.next().await.unwrap();
+                let event: Value = serde_json::from_str(&block.data).unwrap();
+                assert!(site.fits("Event", &event));
+                let run = event["run"].as_str().unwrap().to_owned();
+                assert!(runs.contains(&run));
+                seen.push((run, event["seq"].as_u64().unwrap()));
+                last = block.id.unwrap();
+                ended += usize::from(event["kind"] == "run.completed");
+            }
+            (seen, last)
+        };
+        let (seen, last) = whole(&mut stream, Vec::new(), 2).await;
+        drop(stream);
+        let again = site
+            .request(Method::GET, "/v1/events")
+            .header("last-event-id", &last);
+        let mut stream = Stream::open(again).await;
+        stream.next().await.unwrap();
+        let (mut seen, _) = whole(&mut stream, seen, 3).await;
+        seen.sort();
+        let mut expected = Vec::new();
+        for run in &runs {
+            let count = site.get(&format!("/v1/runs/{run}")).await.json()["event_count"].clone();
+            expected.extend((1..=count.as_u64().unwrap()).map(|seq| (run.clone(), seq)));
+        }
+        expected.sort();
+        assert_eq!(seen, expected, "each event once");
+
+        // In pages the same, from the first event there is.
+        let (mut path, mut count) = ("/v1/events?limit=7".to_owned(), 0);
+        loop {
+            let page = site.get(&path).await.json();
+            count += page["items"].as_array().unwrap().len();
+            path = format!(
+                "/v1/events?limit=7&cursor={}",
+                page["next"].as_str().unwrap()
+            );
+            if page["has_more"] == false {
+                break;
+            }
+        }
+        let first = site.get(&format!("/v1/runs/{before}")).await.json()["event_count"].clone();
+        assert_eq!(
+            count as u64,
+            expected.len() as u64 + first.as_u64().unwrap()
+        );
+        assert_eq!(site.get("/v1/events?cursor=x").await.status, 400);
+    }
 }

@@ -126,6 +126,7 @@ macro_rules! contract_tests {
             search_finds_whole_words_of_input_output_agent_and_labels
             find_takes_a_prefix_or_the_short_form
             sessions_show_their_runs_and_the_active_one
+            news_tell_of_every_event_once_in_the_order_it_was_stored
             stats_count_what_is_there
             doorbells_ring_for_every_change_by_whoever_made_it
             appends_to_many_runs_all_land

@@ -17,7 +17,8 @@ use tokio::runtime::Runtime;
 use crate::{
     Append, AppendError, Appended, ClaimOutcome, Claimable, Commanded, CreateError, Created,
     Cursor, Doorbell, Entry, EraseError, Error, EventPage, Filter, ForkError, Heirs, Import,
-    ImportError, Lapsed, NewFork, NewRun, Owner, OwnerId, RunPage, RunStore, SessionInfo, Stats,
+    ImportError, Lapsed, NewFork, NewRun, News, Owner, OwnerId, RunPage, RunStore, SessionInfo,
+    Since, Stats,
 };
 
 /// What happens to the chosen write.
@@ -421,6 +422,10 @@ impl RunStore for FaultyStore {
 
     async fn erase(&self, run: &RunId, with: Heirs) -> Result<Vec<RunId>, EraseError> {
         self.write(self.inner.erase(run, with)).await
+    }
+
+    async fn news(&self, since: &Since, limit: usize) -> Result<News, Error> {
+        self.pass(self.inner.news(since, limit)).await
     }
 
     async fn stats(&self) -> Result<Stats, Error> {

@@ -31,7 +31,8 @@ pub use memory::MemoryStore;
 pub(crate) use model::STAGED;
 pub use model::{
     Append, Appended, ClaimOutcome, Claimable, Commanded, Created, Cursor, Driver, Entry,
-    EventPage, Filter, Lapsed, NewRun, Owner, OwnerId, RunPage, SessionInfo, Stats,
+    EventPage, Filter, Lapsed, NewRun, News, Owner, OwnerId, RunPage, SessionInfo, Since, Stats,
+    Told,
 };
 pub use sqlite::SqliteStore;
 pub use store::{Each, RunStore};

@@ -23,14 +23,14 @@ use logreel_core::{
     Status, StepId, decide_outside,
 };
 
-use self::state::{Member, Receipt, Run, State};
+use self::state::{Log, Member, Receipt, Run, State};
 use crate::doorbell::Doorbells;
 use crate::tip::{PAYLOAD_MAX_BYTES, Prepared, Tip, prepare};
 use crate::{
     Append, AppendError, Appended, ClaimOutcome, Claimable, Commanded, CreateError, Created,
     Cursor, Doorbell, Driver, Entry, Env, EraseError, Error, EventPage, Filter, ForkError, Heirs,
-    Import, ImportError, Lapsed, NewFork, NewRun, Owner, OwnerId, RunPage, RunStore, SessionInfo,
-    Stats, SystemEnv,
+    Import, ImportError, Lapsed, NewFork, NewRun, News, Owner, OwnerId, RunPage, RunStore,
+    SessionInfo, Since, Stats, SystemEnv,
 };
 
 /// How long the key of a deleted run is kept (rule 6).
@@ -285,7 +285,7 @@ impl RunStore for MemoryStore {
             started,
             tip,
             shared: 0,
-            log,
+            log: Log::new(&state.last_event, log),
             receipts: HashMap::new(),
             epoch,
             lease,
@@ -470,6 +470,10 @@ impl RunStore for MemoryStore {
 
     fn watch_all(&self) -> Doorbell {
         self.0.bells.watch_all()
+    }
+
+    async fn news(&self, since: &Since, limit: usize) -> Result<News, Error> {
+        self.news_since(since, limit)
     }
 
     async fn blob(&self, digest: &Digest) -> Result<Option<Vec<u8>>, Error> {

@@ -300,6 +300,39 @@ impl<T> EventPage<T> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cursor(pub String);
 
+/// From where the news of all runs are read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Since {
+    /// From the first event that is still there.
+    Beginning,
+    /// From now on: there is nothing yet, and the page says where to go on.
+    Now,
+    /// From the end of an earlier page.
+    After(Cursor),
+}
+
+/// An event that was stored, of whichever run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    /// Which run.
+    pub run: RunId,
+    /// Which event of it.
+    pub seq: Seq,
+    /// Where whoever has it goes on.
+    pub next: Cursor,
+}
+
+/// What was stored, whoever's it is, in the order in which it was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct News {
+    /// Which events.
+    pub items: Vec<Told>,
+    /// Where the next page begins.
+    pub next: Cursor,
+    /// Whether there is more now.
+    pub has_more: bool,
+}
+
 /// A page of runs, newest first.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunPage {

@@ -9,7 +9,7 @@ use logreel_core::{AppendId, Blob, Digest, Epoch, Event, Outside, RunId, RunKey,
 use crate::{
     Append, AppendError, Appended, ClaimOutcome, Claimable, Commanded, CreateError, Created,
     Cursor, Doorbell, Entry, EraseError, Error, EventPage, Filter, ForkError, Heirs, Import,
-    ImportError, Lapsed, NewFork, NewRun, Owner, OwnerId, RunPage, SessionInfo, Stats,
+    ImportError, Lapsed, NewFork, NewRun, News, Owner, OwnerId, RunPage, SessionInfo, Since, Stats,
 };
 
 /// Whoever is handed the events of a [scan](RunStore::scan).
@@ -41,7 +41,7 @@ pub(crate) const SCANNED_AT_ONCE: usize = 512;
 /// - **Erased is gone**: no call gives anything that an erased run held, and no file of the store has a byte
 ///   of it. Its headers, status and counts stay, and its chain holds.
 /// - **Complete reads**: a page of an unknown run is an error, never an empty list; a reader that
-///   follows a [`Doorbell`] sees every event once, in order.
+///   follows a [`Doorbell`] sees every event once, in order; so does one that follows the news of all runs.
 #[async_trait]
 pub trait RunStore: Send + Sync + 'static {
     /// Creates a run with its event 1, or attaches to the one with the same id or key. One whose limit
@@ -142,6 +142,11 @@ pub trait RunStore: Send + Sync + 'static {
 
     /// Rings when any run may have changed.
     fn watch_all(&self) -> Doorbell;
+
+    /// Which events were stored since, whoever's they are, in the order in which they were stored here; at
+    /// most `limit`. What a fork shares is not among them: it was stored with its parent. Whoever goes on
+    /// from page to page sees each event of every run once, but for runs that are deleted meanwhile.
+    async fn news(&self, since: &Since, limit: usize) -> Result<News, Error>;
 
     /// A blob's bytes, when some run refers to it.
     async fn blob(&self, digest: &Digest) -> Result<Option<Vec<u8>>, Error>;

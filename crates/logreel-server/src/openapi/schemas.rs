@@ -326,6 +326,7 @@ fn of_runs() -> Named {
                 "repeated": yes_or_no(),
             })),
         ),
+        ("FeedPage", page("Event", text())),
     ])
 }
 

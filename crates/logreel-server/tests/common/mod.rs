@@ -359,6 +359,14 @@ fn register(engine: &Engine) {
         }
         Ok(to)
     });
+    engine.task("pages", |ctx: Ctx, to: u64| async move {
+        for n in 1..=to {
+            let page = ctx.step(("page", n));
+            page.run(|| async { Ok::<_, TaskError>("x".repeat(30_000)) })
+                .await?;
+        }
+        Ok(to)
+    });
     engine.task("doubt", |ctx: Ctx, (): ()| async move {
         let write = ctx
             .write_step("publish")

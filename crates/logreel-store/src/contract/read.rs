@@ -11,7 +11,7 @@ use serde_json::json;
 use super::facts::{custom, from_parent, in_session, payload, phase, session, step, task};
 use super::world::{list_all, read_all};
 use super::{Harness, TestEnv, World};
-use crate::{Error, Filter, RunStore, SessionInfo};
+use crate::{Cursor, Error, Filter, RunStore, SessionInfo, Since};
 
 /// Fails a test that would otherwise hang; nothing is ever awaited for this long.
 pub(super) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
@@ -68,6 +68,51 @@ pub async fn pages_join_without_a_gap(harness: &dyn Harness) {
         1,
         "an empty page's `next` is where the log goes on"
     );
+    world.finish().await;
+}
+
+/// The news of all runs join without a gap, whoever wrote and whatever was deleted.
+pub async fn news_tell_of_every_event_once_in_the_order_it_was_stored(harness: &dyn Harness) {
+    let world = World::new(harness).await;
+    let (mut a, mut b) = (world.driven(task("a")).await, world.driven(task("b")).await);
+    let now = world.store.news(&Since::Now, 10).await.expect("the end");
+    assert_eq!((now.items.as_slice(), now.has_more), ([].as_slice(), false));
+    let two = || vec![custom("e", json!(1)), custom("e", json!(2))];
+    a.write(two()).await;
+    b.write(two()).await;
+    let gone = world.create(task("gone"), None).await.row.run;
+    world.cancel(&gone).await;
+    world.store.delete(&gone).await.expect("an ended run");
+    a.write(two()).await;
+    let (a, b) = (a.run, b.run);
+    let later = [(a, 2), (a, 3), (b, 2), (b, 3), (a, 4), (a, 5)];
+    let all = [vec![(a, 1), (b, 1)], later.to_vec()].concat();
+    let second = world.second().await;
+    for (since, limit, expected) in [
+        (Since::After(now.next.clone()), 100, later.to_vec()),
+        (Since::After(now.next), 1, later.to_vec()),
+        (Since::Beginning, 3, all),
+    ] {
+        let (mut since, mut seen) = (since, Vec::new());
+        loop {
+            let page = second.news(&since, limit).await.expect("a page");
+            let last = page.items.last().map(|it| it.next.clone());
+            assert_eq!(last.unwrap_or_else(|| page.next.clone()), page.next);
+            seen.extend(page.items.iter().map(|it| (it.run, it.seq.0)));
+            since = Since::After(page.next);
+            if !page.has_more {
+                break;
+            }
+        }
+        assert_eq!(seen, expected, "pages of {limit}");
+    }
+    let wrong = Since::After(Cursor("x".to_owned()));
+    let refused = second.news(&wrong, 1).await;
+    assert!(
+        matches!(refused, Err(Error::InvalidCursor(_))),
+        "{refused:?}"
+    );
+    drop(second);
     world.finish().await;
 }
 

@@ -64,7 +64,7 @@ impl Run {
     /// Headers, status and counts stay, and the digest of each body, so that the chain holds.
     fn erase(&mut self) {
         let (run, own) = (self.tip.row.run, self.tip.key);
-        for record in &mut self.log {
+        for record in self.log.iter_mut() {
             let writer = record.origin.unwrap_or(run);
             let of_origin = self.origins.iter().find(|(of, _)| *of == writer);
             let key = of_origin.and_then(|(_, key)| *key).unwrap_or(own);

@@ -6,7 +6,7 @@ use logreel_core::event::{Body, Relation, RunStarted};
 use logreel_core::{Epoch, Payload, Record, RunId, RunKey, Seq};
 
 use super::MemoryStore;
-use super::state::{Run, State};
+use super::state::{Log, Run, State};
 use crate::fork::{Prefix, difference};
 use crate::{Created, Error, ForkError, NewFork};
 
@@ -62,7 +62,7 @@ impl MemoryStore {
             started,
             tip,
             shared,
-            log,
+            log: Log::new(&state.last_event, log),
             receipts: HashMap::new(),
             epoch,
             lease,

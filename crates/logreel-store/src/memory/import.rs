@@ -6,7 +6,7 @@ use logreel_core::event::{Body, RunStarted};
 use logreel_core::{Record, RunId, RunKey};
 
 use super::MemoryStore;
-use super::state::{Kept, Run, State};
+use super::state::{Kept, Log, Run, State};
 use crate::import::Taking;
 use crate::tip::Tip;
 use crate::{Entry, Error, Import, ImportError, ImportedBlob};
@@ -78,7 +78,7 @@ impl MemoryStore {
                     started,
                     tip,
                     shared: 0,
-                    log: records,
+                    log: Log::new(&state.last_event, records),
                     receipts: HashMap::new(),
                     epoch,
                     lease: None,

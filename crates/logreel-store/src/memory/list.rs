@@ -1,14 +1,47 @@
 //! What there is to see: lists, names, sessions.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering;
 
 use logreel_core::row::End;
-use logreel_core::{Payload, Row, RunId, Session};
+use logreel_core::{Payload, Row, RunId, Seq, Session};
 
 use super::MemoryStore;
-use crate::{Cursor, Error, Filter, RunPage, SessionInfo};
+use crate::{Cursor, Error, Filter, News, RunPage, SessionInfo, Since, Told};
 
 impl MemoryStore {
+    pub(super) fn news_since(&self, since: &Since, limit: usize) -> Result<News, Error> {
+        let state = self.lock();
+        let after = match since {
+            Since::Beginning => 0,
+            Since::Now => state.last_event.load(Ordering::Relaxed),
+            Since::After(Cursor(text)) => text
+                .parse()
+                .map_err(|_| Error::InvalidCursor(text.clone()))?,
+        };
+        let mut found: Vec<(u64, RunId, Seq)> = Vec::new();
+        for run in state.runs.values() {
+            let events = run.log.after(after).take(limit.max(1) + 1);
+            found.extend(events.map(|(place, record)| (place, run.tip.row.run, record.seq)));
+        }
+        found.sort_unstable_by_key(|(place, ..)| *place);
+        let has_more = found.len() > limit.max(1);
+        found.truncate(limit.max(1));
+        let end = found.last().map_or(after, |(place, ..)| *place);
+        Ok(News {
+            items: found
+                .into_iter()
+                .map(|(place, run, seq)| Told {
+                    run,
+                    seq,
+                    next: Cursor(place.to_string()),
+                })
+                .collect(),
+            next: Cursor(end.to_string()),
+            has_more,
+        })
+    }
+
     pub(super) fn list_page(
         &self,
         filter: &Filter,

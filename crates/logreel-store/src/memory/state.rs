@@ -1,7 +1,9 @@
 //! What a memory store holds, and the one way into a log.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use logreel_core::chain::Sealed;
@@ -27,6 +29,57 @@ pub(super) struct State {
     pub blobs: HashMap<Digest, Kept>,
     /// Rule 32: blobs that no event of their run names yet, and since when.
     pub staged: HashMap<(RunId, Digest), Timestamp>,
+    /// The latest place that an event was given among all events.
+    pub last_event: Arc<AtomicU64>,
+}
+
+/// Events of a run, each with its place among those of all runs.
+pub(super) struct Log {
+    records: Vec<Record>,
+    places: Vec<u64>,
+    last: Arc<AtomicU64>,
+}
+
+impl Log {
+    pub fn new(last: &Arc<AtomicU64>, records: Vec<Record>) -> Self {
+        let mut log = Self {
+            records: Vec::new(),
+            places: Vec::new(),
+            last: Arc::clone(last),
+        };
+        log.extend(records);
+        log
+    }
+
+    pub fn extend(&mut self, records: impl IntoIterator<Item = Record>) {
+        for record in records {
+            self.records.push(record);
+            // The store is locked: nobody else takes one.
+            let place = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+            self.places.push(place);
+        }
+    }
+
+    /// The events after a place, with theirs.
+    pub fn after(&self, place: u64) -> impl Iterator<Item = (u64, &Record)> {
+        let known = self.places.partition_point(|it| *it <= place);
+        let places = self.places[known..].iter().copied();
+        places.zip(&self.records[known..])
+    }
+}
+
+impl Deref for Log {
+    type Target = [Record];
+
+    fn deref(&self) -> &[Record] {
+        &self.records
+    }
+}
+
+impl DerefMut for Log {
+    fn deref_mut(&mut self) -> &mut [Record] {
+        &mut self.records
+    }
 }
 
 pub(super) struct Kept {
@@ -44,7 +97,7 @@ pub(super) struct Run {
     /// How many events it shares with the run it was forked from; none when it was not.
     pub shared: u64,
     /// Its own events, which follow those.
-    pub log: Vec<Record>,
+    pub log: Log,
     /// The first answer to every append that landed (rule 2), by the [name](AppendId::name) of its id.
     pub receipts: HashMap<Box<str>, Receipt>,
     pub epoch: Epoch,

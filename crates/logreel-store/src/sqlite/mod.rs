@@ -21,6 +21,7 @@ mod import;
 mod lease;
 mod limit;
 mod list;
+mod news;
 mod open;
 mod owners;
 mod place;

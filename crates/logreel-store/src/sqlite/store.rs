@@ -10,13 +10,15 @@ use rusqlite::params;
 
 use super::open::SqliteStore;
 use super::{
-    append, command, create, delete, erase, fork, import, lease, list, read, rows, scan, stage,
+    append, command, create, delete, erase, fork, import, lease, list, news, read, rows, scan,
+    stage,
 };
 use crate::tip::prepare;
 use crate::{
     Append, AppendError, Appended, ClaimOutcome, Claimable, Commanded, CreateError, Created,
     Cursor, Doorbell, Each, Entry, EraseError, Error, EventPage, Filter, ForkError, Heirs, Import,
-    ImportError, Lapsed, NewFork, NewRun, Owner, OwnerId, RunPage, RunStore, SessionInfo, Stats,
+    ImportError, Lapsed, NewFork, NewRun, News, Owner, OwnerId, RunPage, RunStore, SessionInfo,
+    Since, Stats,
 };
 
 #[async_trait]
@@ -168,6 +170,10 @@ impl RunStore for SqliteStore {
         let bell = self.shared().bells.watch_all();
         self.tail().wake();
         bell
+    }
+
+    async fn news(&self, since: &Since, limit: usize) -> Result<News, Error> {
+        self.reading(|conn| news::news(conn, since, limit))
     }
 
     async fn blob(&self, digest: &Digest) -> Result<Option<Vec<u8>>, Error> {
