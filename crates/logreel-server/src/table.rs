@@ -407,7 +407,8 @@ fn driven_from_outside() -> Vec<Operation> {
     let put = |path, id, does, handler| Operation::new(Method::PUT, path, id, does, handler);
     let give_back = "Gives a lease back";
     vec![
-        post(
+        Operation::new(
+            Method::POST,
             lease,
             "claimLease",
             "Gives the caller a run to drive, under the next epoch",

@@ -7,6 +7,7 @@
 
 mod common;
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{Virtual, kinds, on_both};
@@ -276,6 +277,19 @@ async fn a_conflict_tells_what_the_client_has_not_seen() {
             moved.since.items.last().map(|it| it.digest),
             Some(moved.head.digest)
         );
+        let beyond = Head {
+            seq: Seq(u64::MAX),
+            ..moved.head
+        };
+        let seen = std::mem::replace(&mut client.head, beyond);
+        let Error::HeadMoved(nothing) = client.refused(&[step("b", json!(2))]).await else {
+            panic!("a head that cannot be is a conflict")
+        };
+        assert_eq!(
+            (nothing.head, nothing.since.items),
+            (moved.head, Vec::new())
+        );
+        client.head = seen;
         // A head that never was is no head either.
         client.head = Head {
             digest: Digest::of(b"else"),
@@ -562,6 +576,43 @@ async fn workers_leave_runs_alone_that_clients_drive() {
         assert_eq!(refused.kind(), ErrorKind::NotApplicable, "{refused}");
         engine.close().await.unwrap();
         worker.await.unwrap().unwrap();
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hooks_hear_once_of_what_clients_record_and_of_what_others_do_to_their_runs() {
+    on_both(|world| async move {
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let hook = Arc::clone(&heard);
+        let builder = world.builder().on_event(move |event: HookEvent| {
+            let kind = event.event.body.kind().to_owned();
+            hook.lock().unwrap().push(kind);
+            async { Ok(()) }
+        });
+        let engine = builder.build().await.unwrap();
+        let mut client = Client::start(&engine).await;
+        let append = client.append("once", &[step("a", json!(1))]);
+        client.head = client.send(append.clone()).await.unwrap().head;
+        client.send(append).await.unwrap();
+        engine.signal(&client.run, "hurry", &1).await.unwrap();
+        let secret = &client.lease.secret;
+        engine
+            .external()
+            .release(&client.run, secret)
+            .await
+            .unwrap();
+        engine.external().claim(&client.run).await.unwrap();
+        engine.cancel(&client.run, "enough").await.unwrap();
+        engine.close().await.unwrap();
+        let expected = [
+            "run.started",
+            "step.finished",
+            "signal.received",
+            "run.resumed",
+            "run.cancelled",
+        ];
+        assert_eq!(*heard.lock().unwrap(), expected);
     })
     .await;
 }

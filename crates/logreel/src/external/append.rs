@@ -19,6 +19,9 @@ const APPEND_TRIES: u32 = 10;
 /// At most so many events come with a conflict; the rest is read in pages.
 const SINCE_MAX: usize = 1000;
 
+/// So much of a kind that there is not is repeated.
+const KIND_SHOWN_MAX: usize = 64;
+
 /// What a client wants to add to its run.
 #[derive(Debug, Clone)]
 pub struct ExternalAppend {
@@ -161,7 +164,7 @@ impl Inner {
         for (index, fact) in append.facts.iter().enumerate() {
             let refuse = |why: String| Error::Fact {
                 index,
-                kind: fact.kind.clone(),
+                kind: fact.kind.chars().take(KIND_SHOWN_MAX).collect(),
                 why,
             };
             let (body, redacted) = redaction.counted(fact.body.clone());
@@ -235,7 +238,9 @@ impl Inner {
 
     /// The conflict, with what the client has not seen.
     async fn head_moved(&self, run: &RunId, expect: &Head, head: Head) -> Error {
-        match self.store.read(run, expect.seq.next(), SINCE_MAX).await {
+        // A client may believe anything.
+        let from = expect.seq.min(head.seq).next();
+        match self.store.read(run, from, SINCE_MAX).await {
             Ok(since) => Error::HeadMoved(Box::new(HeadMoved {
                 run: *run,
                 head,
