@@ -47,6 +47,19 @@ export function setToken(value: string): void {
   }
 }
 
+/** How far the server's clock is ahead of ours, when that can be seen. */
+export const skew = signal(0);
+const SKEW_MIN_MS = 2500;
+
+/** The header has whole seconds. */
+function compareClocks(response: Response): void {
+  const date = Date.parse(response.headers.get("Date") ?? "");
+  if (Number.isNaN(date)) return;
+  const ahead = date + 500 - Date.now();
+  const seen = Math.abs(ahead) > SKEW_MIN_MS ? ahead : 0;
+  if (Math.abs(seen - skew.value) > SKEW_MIN_MS) skew.value = seen;
+}
+
 /** Below whatever path the page was loaded from. */
 export const address = (path: string): string => new URL(`v1/${path}`, document.baseURI).href;
 
@@ -69,6 +82,7 @@ export async function send(path: string, init: RequestInit = {}): Promise<Respon
     if (error instanceof DOMException && error.name === "AbortError") throw error;
     throw new Unreachable();
   }
+  compareClocks(response);
   if (response.status === 401) tokenWanted.value = true;
   if (!response.ok && response.status !== 304) throw await problem(response);
   return response;

@@ -1,13 +1,11 @@
 // The real world of the followers: the browser's network, clock and chance, and whether anyone looks.
 
 import { effect, signal } from "@preact/signals";
-import { address, headers, token, tokenWanted } from "./api";
+import { address, headers, skew, token, tokenWanted } from "./api";
 import type { World } from "./live";
 
 /** Ticks twice a second while someone looks. */
 export const now = signal(Date.now());
-/** How far the server's clock is ahead of ours. */
-export const skew = signal(0);
 
 export const serverNow = (): number => now.value + skew.value;
 

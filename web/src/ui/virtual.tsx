@@ -72,16 +72,13 @@ export function Virtual(props: VirtualProps) {
   const last = Math.min(count, Math.ceil((window.top + window.height + MARGIN_PX) / height));
   const rows: ComponentChildren[] = [];
   for (let i = first; i < last; i += 1) rows.push(props.row(i));
+  // The header of a grid is one of its rows; that of a tree is none of its items.
+  const isTree = props.role === "tree";
+  const named = { role: (props.role ?? "list") as "list", "aria-label": props.label };
   return (
-    <div
-      ref={box}
-      class={`virtual ${props.class ?? ""}`}
-      role={(props.role ?? "list") as "list"}
-      aria-label={props.label}
-      tabIndex={0}
-    >
+    <div ref={box} class={`virtual ${props.class ?? ""}`} tabIndex={0} {...(isTree ? {} : named)}>
       {props.header !== undefined && <div class="virtual-head">{props.header}</div>}
-      <div class="virtual-body" role="presentation" style={{ height: `${count * height}px` }}>
+      <div class="virtual-body" {...(isTree ? named : { role: "presentation" })} style={{ height: `${count * height}px` }}>
         {props.overlay}
         <div class="virtual-window" role="presentation" style={{ transform: `translateY(${first * height}px)` }}>
           {rows}

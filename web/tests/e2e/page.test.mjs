@@ -244,6 +244,43 @@ test("a page of another origin can neither read nor act, nor can a foreign name"
   await page.close();
 });
 
+test("the document of a run that a program drives, at any of its patches", async () => {
+  const { body: begun } = await place.api("runs", {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify({ spec: { name: "indexer" }, input: "the tree", driver: "external" }),
+  });
+  const run = begun.run.id;
+  let { head } = begun;
+  const record = async (...events) => {
+    const { status, body } = await place.api(`runs/${run}/events`, {
+      method: "POST",
+      headers: { "Content-Type": "application/json", "Logreel-Lease": begun.lease.secret },
+      body: JSON.stringify({ epoch: begun.lease.epoch, expect: head, append_id: String(head.seq), events }),
+    });
+    assert.ok(status < 300, JSON.stringify(body));
+    head = body.head;
+  };
+  const patch = (...operations) => ({ kind: "state.patched", body: { patch: operations } });
+  await record({ kind: "phase.entered", body: { phase: "executing" } });
+  await record(patch({ op: "add", path: "", value: { files: {}, done: 0, note: null } }));
+  const page = await open(browser, place, `#/run/${run}/state`);
+  await page.locator(".state-tree", { hasText: "done: 0" }).waitFor();
+  await record(patch({ op: "add", path: "/files/a~1b.rs", value: { lines: 12 } }, { op: "replace", path: "/done", value: 1 }));
+  await record(patch({ op: "remove", path: "/note" }));
+  await page.locator(".changes", { hasText: "Changed by patch 3" }).waitFor();
+  assert.match(await page.locator(".changes").innerText(), /\/note\s*removed\s*null/);
+  await page.keyboard.press("k");
+  await page.locator(".changes", { hasText: "Changed by patch 2" }).waitFor();
+  const changes = await page.locator(".changes").innerText();
+  assert.ok(changes.includes("/files/a~1b.rs") && changes.includes("/done"), changes);
+  assert.match(await page.locator(".state-tree").innerText(), /note: null/);
+  await record({ kind: "run.completed", body: { output: "indexed" } });
+  await status(page, "completed");
+  await agrees(page, run);
+  await page.context().close();
+});
+
 test("where a token is needed the page asks for one, and keeps it out of addresses", async () => {
   const other = new Place();
   writeAll(other, APPROVAL);
