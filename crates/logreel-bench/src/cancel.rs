@@ -91,7 +91,9 @@ pub async fn cancel_all(engine: &Engine, victims: &[RunId]) -> Result<Samples> {
     for run in victims {
         let pause = Duration::from_micros(500 + SystemEnv.random_u64() % 4000);
         SystemEnv.sleep(pause).await;
-        let outcome = samples.time(engine.cancel(run, "bench")).await?;
+        let outcome = samples
+            .time(engine.cancel(run, "bench").into_future())
+            .await?;
         ensure!(outcome == CancelOutcome::Requested, "{outcome:?}");
     }
     Ok(samples)
