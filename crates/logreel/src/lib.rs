@@ -94,7 +94,7 @@ pub use call::{CallOutcome, Recorded, ToolCall};
 pub use cancel::CancelOutcome;
 pub use carry::{
     CheckedRun, Exported, FileError, FileReading, ImportOutcome, ImportedRun, LogCheck, Problem,
-    RunFile, Unfolded,
+    RunFile, SpecInBlob, Unfolded, previous_node,
 };
 pub use checkpoint::{Checkpoint, CheckpointError};
 pub use command::{Command, Exit, Finished, Piped};
