@@ -106,7 +106,7 @@ pub use external::{
     External, ExternalAppend, ExternalAppended, ExternalClaim, ExternalFact, ExternalLease,
     ExternalStart, ExternalStarted, HeadMoved, LeaseSecret, SavedCheckpoint,
 };
-pub use fork::{ForkPoint, ForkRun, NoPoint, Outlook, Write, WriteOutcome};
+pub use fork::{ForkPoint, ForkRun, GoneChild, NoPoint, Outlook, Write, WriteOutcome};
 pub use handle::{Outcome, RunHandle};
 pub use hook::{Hook, HookEvent};
 pub use live::{LiveLine, LiveLines, LiveText, LiveTexts, Shown, Stream};
