@@ -14,3 +14,4 @@ pub use error::FileError;
 pub use export::Exported;
 pub use file::{CheckedRun, FileReading, RunFile, previous_node};
 pub use import::{ImportOutcome, ImportedRun};
+pub(crate) use reel::MAGIC as REEL_MAGIC;
