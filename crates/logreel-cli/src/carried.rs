@@ -46,7 +46,10 @@ pub fn refused(name: &str, error: &FileError) -> Failure {
     let failure = Failure::new(error.kind(), format!("{name}: {error}"));
     match error {
         FileError::Unknown => failure
-            .hint("`logreel export RUN --format jsonl|reel|checkpoint` writes what can be read"),
+            .hint(
+                "`logreel export RUN --format jsonl|reel` writes what can be; a checkpoint is checked by \
+                 `logreel import`",
+            ),
         FileError::Newer { .. } => failure.hint("use a newer logreel"),
         _ => failure,
     }

@@ -165,7 +165,13 @@ async fn write(
             return Ok(None);
         }
         Format::Checkpoint => {
-            let text = engine.checkpoint(&run).await?.write()?;
+            let checkpoint = engine.checkpoint(&run).await.map_err(|error| match error {
+                Error::NoCheckpoint { .. } => Failure::new(error.kind(), error.to_string())
+                    .hint("--format reel has all of it, and goes on elsewhere too")
+                    .into(),
+                other => anyhow::Error::from(other),
+            })?;
+            let text = checkpoint.write()?;
             writeln!(out, "{text}")?;
             return Ok(None);
         }

@@ -5,19 +5,17 @@ use std::path::{Path, PathBuf};
 
 use logreel::core::event::RunKind;
 use logreel::store::ForkError;
-use logreel::{Error, ErrorKind, ForkPoint, ForkRun, Json, Outlook, RunId, Write, WriteOutcome};
+use logreel::{Error, ErrorKind, ForkPoint, ForkRun, Json, RunId};
 use logreel_agent::AgentSpec;
 
+use crate::again::{self, Asked};
 use crate::drive::{self, Followed};
 use crate::error::Failure;
 use crate::output::Output;
 use crate::signals::Signals;
 use crate::spec::Spec;
 use crate::store::{Acting, Missing, Place};
-use crate::{ask, changed, git, input, name, said, spec, text};
-
-/// How many writes a person is shown.
-const SHOWN: usize = 20;
+use crate::{ask, changed, git, input, name, spec};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -29,7 +27,8 @@ Examples:
   logreel log @last                               lists the events
 
 Writes that the run did after that event are done again when the fork comes to
-them, under keys of its own; they are listed first.";
+them, under keys of its own; they are listed first. With another --input an
+agent's conversation begins again, and the writes before that event with it.";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -131,7 +130,16 @@ async fn make(
         other => anyhow::Error::from(other),
     })?;
     if !outlook.is_harmless() {
-        confirm(args, run, &outlook, signals, out).await?;
+        let asked = Asked {
+            question: "Fork all the same?",
+            refused: "nothing was forked",
+            hint: "nothing was forked; --yes forks all the same, --result gives what a write came to",
+        };
+        let list = again::list(run, &outlook, "the fork");
+        match args.yes {
+            true => out.note(list),
+            false => again::confirm(list, &asked, signals, out).await?,
+        }
     }
     let handle = fork.await?;
     let (short, parent, at) = (handle.id().short(), run.short(), outlook.at);
@@ -194,10 +202,7 @@ async fn under(
         _ => agent,
     };
     if let (Some(agent), Some(input)) = (agent.as_ref().or(stored.as_ref()), input) {
-        agent.admit(&input.to_value()).map_err(|misfit| {
-            let message = format!("the input does not fit `{}`: {misfit}", agent.name);
-            Failure::new(ErrorKind::Invalid, message)
-        })?;
+        spec::admit(agent, input)?;
     }
     if let Some(agent) = agent {
         fork = fork.under_agent(agent.to_json());
@@ -206,93 +211,6 @@ async fn under(
         }
     }
     Ok(fork)
-}
-
-/// Says what would be done again, and asks whether that is meant.
-async fn confirm(
-    args: &Args,
-    run: RunId,
-    outlook: &Outlook,
-    signals: &mut Signals,
-    out: &Output,
-) -> anyhow::Result<()> {
-    let list = list(run, outlook);
-    if args.yes {
-        out.note(list);
-        return Ok(());
-    }
-    if !ask::is_possible(out) {
-        return Err(Failure::new(ErrorKind::NotApplicable, list)
-            .hint(
-                "nothing was forked; --yes forks all the same, --result gives what a write came to",
-            )
-            .into());
-    }
-    out.note(list);
-    let said = tokio::select! {
-        said = ask::confirm("Fork all the same?") => said,
-        _ = signals.next() => false,
-    };
-    match said {
-        true => Ok(()),
-        false => Err(Failure::new(ErrorKind::NotApplicable, "nothing was forked").into()),
-    }
-}
-
-/// The writes, in words.
-fn list(run: RunId, outlook: &Outlook) -> String {
-    let (short, at) = (run.short(), outlook.at);
-    let mut lines = Vec::new();
-    if !outlook.again.is_empty() {
-        let count = text::count(outlook.again.len() as u64, "write");
-        let be = if outlook.again.len() == 1 {
-            "is"
-        } else {
-            "are"
-        };
-        lines.push(format!(
-            "{count} that {short} did after event {at} {be} done again when the fork comes there:"
-        ));
-        add(&mut lines, run, &outlook.again);
-    }
-    if !outlook.may_have_happened.is_empty() {
-        let writes = &outlook.may_have_happened;
-        let (count, be) = match writes.len() {
-            1 => ("1 write was".to_owned(), "is"),
-            many => (format!("{many} writes were"), "are"),
-        };
-        lines.push(format!(
-            "{count} under way at event {at} and may have happened; {be} done again:"
-        ));
-        add(&mut lines, run, writes);
-    }
-    lines.join("\n")
-}
-
-fn add(lines: &mut Vec<String>, run: RunId, writes: &[Write]) {
-    lines.extend(writes.iter().take(SHOWN).map(|write| line(run, write)));
-    if let Some(more) = writes.len().checked_sub(SHOWN).filter(|more| *more > 0) {
-        lines.push(format!("  … {more} more"));
-    }
-}
-
-fn line(run: RunId, write: &Write) -> String {
-    let mut line = format!("  {}", text::one_line(&write.id));
-    if let Some(tool) = &write.tool {
-        let about = write.arguments.as_ref().map(|it| said::about(tool, it));
-        let about = about.unwrap_or_default();
-        line.push_str(&format!("  {} {about}", text::one_line(tool)));
-    }
-    let outcome = match write.outcome {
-        WriteOutcome::Finished(seq) => format!("finished with event {seq}"),
-        WriteOutcome::Failed(seq) => format!("failed with event {seq}"),
-        WriteOutcome::Unknown => format!("announced with event {}", write.seq),
-    };
-    let whose = match write.run == run {
-        true => String::new(),
-        false => format!(" of its child {}", write.run.short()),
-    };
-    format!("{}  ({outcome}{whose})", line.trim_end())
 }
 
 #[cfg(test)]

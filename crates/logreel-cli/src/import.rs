@@ -75,6 +75,7 @@ fn tell(imported: &ImportedRun, out: &mut Output) -> anyhow::Result<()> {
             ImportOutcome::New => "new",
             ImportOutcome::Forwarded { .. } => "forwarded",
             ImportOutcome::NothingNew => "nothing_new",
+            ImportOutcome::Erased => "erased",
         };
         let run = &RunView::of(entry);
         out.json_line(&Line { outcome, run })?;
@@ -88,8 +89,11 @@ fn tell(imported: &ImportedRun, out: &mut Output) -> anyhow::Result<()> {
             format!("{short} went on from event {from}: {events}, {status}")
         }
         ImportOutcome::NothingNew => format!("{short} is here already; nothing to do"),
+        ImportOutcome::Erased => {
+            format!("{short} was erased here, and stays so; nothing was taken in")
+        }
     };
-    let hint = match entry.read_only {
+    let hint = match entry.read_only && !entry.erased {
         true => format!(
             "; it is read-only: `logreel resume {short} --take-over` goes on, once nobody does \
              elsewhere"

@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use logreel::{ErrorKind, IfBusy, Json, RunId, Session, Started};
+use logreel::{IfBusy, Json, RunId, Session, Started};
 
 use crate::error::Failure;
-use crate::git;
 use crate::spec::Spec;
 use crate::store::Acting;
+use crate::{git, spec};
 
 /// What to run, on what, where.
 pub struct Launch {
@@ -34,10 +34,7 @@ pub fn admit(spec: &Spec, input: &Json) -> Result<(), Failure> {
     let Spec::Agent(agent) = spec else {
         return Ok(());
     };
-    agent.admit(&input.to_value()).map_err(|misfit| {
-        let message = format!("the input does not fit `{}`: {misfit}", agent.name);
-        Failure::new(ErrorKind::Invalid, message)
-    })
+    spec::admit(agent, input)
 }
 
 pub async fn start(

@@ -4,6 +4,7 @@
 //! `error` decides what an error is called, `store` where runs are, `name` which run is meant,
 //! `drive` how a run is driven and followed here, `view` and `live` what is seen of it meanwhile.
 
+mod again;
 mod agents;
 mod answer;
 mod args;

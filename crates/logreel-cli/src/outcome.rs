@@ -1,5 +1,6 @@
 //! How a run came out, for people and for programs.
 
+use logreel::core::decide::MOVED;
 use logreel::core::event::{Verdict, WaitKind};
 use logreel::core::row::{End, OpenWait};
 use logreel::view::{EventView, RunView};
@@ -34,6 +35,12 @@ impl<'a, 'r> Line<'a, EventView<'r>> {
             what,
         }
     }
+}
+
+/// Whether it ended here because it goes on in another store.
+pub fn was_moved(entry: &Entry) -> bool {
+    let end = entry.row.facts.ended.as_ref().map(|ended| &ended.end);
+    matches!(end, Some(End::Cancelled { reason: Some(why) }) if why == MOVED)
 }
 
 /// The output on stdout, or why there is none on stderr.

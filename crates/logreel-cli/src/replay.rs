@@ -31,7 +31,7 @@ const SHOWN_CHARS_MAX: usize = 400;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Which run; or a folder of recorded runs (*.jsonl, *.reel), or one such file
+    /// Which run; or a folder of recorded runs (*.jsonl, *.reel), or one such file, - for stdin
     #[arg(value_name = "RUN|FOLDER")]
     what: String,
     /// Replay under this file as it is now [default: the file the run was started with, if it is there]
@@ -153,7 +153,12 @@ pub async fn replay(
 }
 
 async fn started(store: &dyn RunStore, run: RunId) -> anyhow::Result<RunStarted> {
-    let page = store.events(&run, Seq::FIRST, 1).await?;
+    use logreel::store::Error as Store;
+    let page = store.events(&run, Seq::FIRST, 1).await;
+    let page = page.map_err(|error| match error {
+        Store::Erased(_) => Store::ErasedRun(run),
+        other => other,
+    })?;
     match page.items.into_iter().next().map(|event| event.body) {
         Some(Body::RunStarted(started)) => Ok(*started),
         _ => {

@@ -297,6 +297,12 @@ async fn all(acting: Acting, mut signals: Signals, out: &mut Output) -> anyhow::
 
 fn ended(entry: &Entry) -> Failure {
     let (run, short) = (entry.row.run, entry.row.run.short());
+    if outcome::was_moved(entry) {
+        let message = format!("{run} was moved to another store, and goes on there");
+        return Failure::new(ErrorKind::Terminal, message).hint(
+            "resume it there; what stays here is the log up to the move, which `logreel prune` deletes",
+        );
+    }
     let message = format!(
         "{run} {}; an ended run stays as it is",
         outcome::ended(entry)

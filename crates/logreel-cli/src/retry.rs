@@ -3,21 +3,26 @@
 use std::path::Path;
 
 use logreel::core::event::RunKind;
-use logreel::{ErrorKind, RunId};
+use logreel::{Entry, ErrorKind, Json, RunHandle, RunId};
 use logreel_agent::AgentSpec;
 use serde_json::Value;
 
+use crate::again::{self, Asked};
 use crate::drive::{self, Followed};
 use crate::error::Failure;
 use crate::output::Output;
 use crate::signals::Signals;
 use crate::store::{Acting, Missing, Place};
-use crate::{changed, git, input, name, record, spec};
+use crate::{changed, git, input, name, outcome, record, spec};
 
 const EXAMPLES: &str = "\
 Examples:
   logreel retry @last                   what finished is kept, what failed starts again
-  logreel retry @last --from review     review and all that need it start again too";
+  logreel retry @last --from review     review and all that need it start again too
+
+A write that was under way may have happened; it is done again, and told of. One
+that finished is done again only with --from, with another --input of an agent,
+or in a child that starts again: then it is asked about first.";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -33,10 +38,13 @@ pub struct Args {
     /// Another model, PROVIDER/MODEL or scripted/FILE; only for an agent
     #[arg(long, value_name = "MODEL")]
     model: Option<String>,
+    /// Do not ask about writes that would be done again
+    #[arg(long, short)]
+    yes: bool,
 }
 
 pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
-    let signals = Signals::new()?;
+    let mut signals = Signals::new()?;
     let acting = place.act(Missing::Refuse, None, out).await?;
     let run = name::resolve(&*acting.store, &args.run).await?;
     let entry = acting.store.entry(&run).await?;
@@ -47,26 +55,12 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
         }
         return record::retry(acting, &entry, out).await;
     }
-    let mut retry = acting.engine.retry(&run);
-    if let Some(from) = args.from {
-        retry = retry.from(from);
-    }
-    if let Some(said) = &args.input {
-        retry = retry.input(&input::read(Some(said))?);
-    }
-    if let Some(model) = &args.model {
-        retry = retry.under_agent(on_model(&acting, &run, model).await?);
-    }
-    let dir = entry.row.facts.dir.clone();
-    if let Some(git) = dir.and_then(|dir| git::look(Path::new(&dir))) {
-        retry = retry.git(git);
-    }
-    let retried = retry.await;
-    let handle = match retried {
+    let made = make(&args, &acting, &entry, &mut signals, out).await;
+    let handle = match made {
         Ok(handle) => handle,
         Err(error) => {
             acting.engine.close().await?;
-            return Err(error.into());
+            return Err(error);
         }
     };
     let entry = handle.entry().await?;
@@ -102,4 +96,59 @@ pub async fn on_model(acting: &Acting, run: &RunId, model: &str) -> anyhow::Resu
     let other = acting.agents.on_model(&stored, model);
     let other = other.map_err(|problems| spec::invalid(&problems))?;
     Ok(other.to_json())
+}
+
+/// The new run, once nobody minds what it writes again.
+async fn make(
+    args: &Args,
+    acting: &Acting,
+    entry: &Entry,
+    signals: &mut Signals,
+    out: &Output,
+) -> anyhow::Result<RunHandle<Json>> {
+    let run = entry.row.run;
+    let mut retry = acting.engine.retry(&run);
+    if let Some(from) = &args.from {
+        retry = retry.from(from);
+    }
+    if let Some(model) = &args.model {
+        retry = retry.under_agent(on_model(acting, &run, model).await?);
+    }
+    if let Some(said) = &args.input {
+        let given = input::read(Some(said))?;
+        if entry.row.facts.kind == RunKind::Agent && !entry.erased {
+            let stored = acting.engine.stored_spec(&run).await?;
+            spec::admit(&AgentSpec::from_json(&stored.to_value())?, &given)?;
+        }
+        retry = retry.input(&given);
+    }
+    if let Some(dir) = &entry.row.facts.dir
+        && let Some(git) = git::look(Path::new(dir))
+    {
+        retry = retry.git(git);
+    }
+    let outlook = retry.look().await?;
+    let mut told = Vec::new();
+    let was_moved = outcome::was_moved(entry);
+    if was_moved {
+        let short = run.short();
+        told.push(format!(
+            "{short} was moved to another store and goes on there; a retry does its work a second time"
+        ));
+    }
+    if !outlook.is_harmless() {
+        told.push(again::list(run, &outlook, "the retry"));
+    }
+    let asked = Asked {
+        question: "Retry all the same?",
+        refused: "nothing was retried",
+        hint: "nothing was retried; --yes retries all the same",
+    };
+    let told = told.join("\n");
+    match (was_moved || outlook.repeats()) && !args.yes {
+        true => again::confirm(told, &asked, signals, out).await?,
+        false if !told.is_empty() => out.note(told),
+        false => {}
+    }
+    Ok(retry.await?)
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use logreel::workflow::{Problems, Workflow};
-use logreel::{Ask, Digest, Engine, ErrorKind, ResumeOutcome, RunId};
+use logreel::{Ask, Digest, Engine, ErrorKind, Json, ResumeOutcome, RunId};
 use logreel_agent::{AgentSpec, Agents, Overrides, SpecKind};
 
 use crate::error::Failure;
@@ -68,6 +68,14 @@ pub fn read_again(path: &Path, stored: &AgentSpec, agents: &Agents) -> Result<Sp
         }
         Err(problem) => Err(invalid(&problem.into())),
     }
+}
+
+/// Refuses an input that is not what the agent takes.
+pub fn admit(agent: &AgentSpec, input: &Json) -> Result<(), Failure> {
+    agent.admit(&input.to_value()).map_err(|misfit| {
+        let message = format!("the input does not fit `{}`: {misfit}", agent.name);
+        Failure::new(ErrorKind::Invalid, message)
+    })
 }
 
 pub fn invalid(problems: &Problems) -> Failure {

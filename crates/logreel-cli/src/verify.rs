@@ -1,8 +1,13 @@
 //! `logreel verify`: is the log what was appended, and is the row what follows from it?
 
+use std::collections::HashSet;
+
 use logreel::core::Record;
 use logreel::store::Error;
-use logreel::{Digest, FileError, LogCheck, Problem, RunFile, RunId, RunStore, Seq, Unfolded};
+use logreel::{
+    Digest, Entry, FileError, LogCheck, Problem, RunFile, RunId, RunStore, Seq, Status,
+    previous_node,
+};
 use serde::Serialize;
 
 use crate::carried;
@@ -172,8 +177,10 @@ async fn check_into(
     verdict.events = entry.row.head.seq.0;
     verdict.head_digest = Some(entry.row.head.digest);
     let keys = store.keys(&run).await?;
-    let erased = entry.erased.then_some(Unfolded::Erased);
-    let mut check = LogCheck::new(run, &keys).unfolded(erased);
+    let mut check = LogCheck::new(run, &keys).erased(entry.erased);
+    let mut blobs = Blobs::new(store);
+    // The first end, which is all that an erased log says of its status.
+    let mut end = None;
     // Where the digest that the user noted down was found.
     let mut noted = None;
     let mut pages = Pages::new(store, run, Seq::FIRST, entry.row.head.seq);
@@ -184,7 +191,11 @@ async fn check_into(
         }
         for record in &page {
             check.check(record)?;
-            check_blobs(store, record).await?;
+            blobs.check(record).await?;
+            for spec in check.take_specs() {
+                spec.check(&blobs.bytes(spec.seq, &spec.blob).await?)?;
+            }
+            end = end.or(status_of_end(&record.kind));
             if head == Some(record.digest) {
                 noted = Some(record.seq);
             }
@@ -194,7 +205,10 @@ async fn check_into(
     let folded = check.finish(&stored)?;
     check_noted(head, stored.digest, noted)?;
     match folded {
-        Err(why) => verdict.skipped = Some(why.to_string()),
+        Err(why) => {
+            verdict.skipped = Some(why.to_string());
+            check_erased_row(&entry, end)?;
+        }
         Ok((row, _)) if row != entry.row => {
             return Err(Problem::of_run("the stored row is not the fold of its log").into());
         }
@@ -203,6 +217,9 @@ async fn check_into(
             return Err(Problem::of_run(what).into());
         }
         Ok(_) => {}
+    }
+    if let Some(what) = store.misfiled(&run).await? {
+        return Err(Problem::of_run(what).into());
     }
     // What follows the head must have been appended since, which moves the head.
     let after = store.read(&run, stored.seq.next(), 1).await?;
@@ -226,21 +243,68 @@ fn check_noted(head: Option<Digest>, end: Digest, noted: Option<Seq>) -> Result<
     }))
 }
 
-/// Every blob that the body refers to is there and is what its digest says.
-async fn check_blobs(store: &dyn RunStore, record: &Record) -> Result<(), Stop> {
-    let node = record.node().map(|node| node.node);
-    let blobs = record.blobs().into_iter().map(|it| it.blob);
-    for digest in blobs.chain(node) {
-        let what = match store.blob(&digest).await {
-            Ok(Some(bytes)) if Digest::of(&bytes) == digest => continue,
+fn status_of_end(kind: &str) -> Option<Status> {
+    match kind {
+        "run.completed" => Some(Status::Completed),
+        "run.failed" => Some(Status::Failed),
+        "run.cancelled" => Some(Status::Cancelled),
+        _ => None,
+    }
+}
+
+/// The row of an erased run says no more than is left of it, and ends as its headers do.
+fn check_erased_row(entry: &Entry, end: Option<Status>) -> Result<(), Problem> {
+    if !entry.erased {
+        return Ok(());
+    }
+    let status = entry.row.status();
+    if entry.row != entry.row.erased() || Some(status).filter(|it| it.is_terminal()) != end {
+        let what = "the stored row is not what is left of an erased run";
+        return Err(Problem::of_run(what));
+    }
+    Ok(())
+}
+
+/// The blobs that events refer to, and the conversation that they go on from.
+struct Blobs<'a> {
+    store: &'a dyn RunStore,
+    /// Context nodes, and what was asked beside them, that were looked at.
+    seen: HashSet<Digest>,
+}
+
+impl<'a> Blobs<'a> {
+    fn new(store: &'a dyn RunStore) -> Self {
+        Self {
+            store,
+            seen: HashSet::new(),
+        }
+    }
+
+    /// Every blob that the body refers to is there and is what its digest says, and so is every context node
+    /// before one of them.
+    async fn check(&mut self, record: &Record) -> Result<(), Stop> {
+        for reference in record.blobs() {
+            self.bytes(record.seq, &reference.blob).await?;
+        }
+        let is_node = record.kind != "model.called";
+        let mut next = record.node().map(|it| it.node);
+        while let Some(digest) = next.take().filter(|digest| self.seen.insert(*digest)) {
+            let bytes = self.bytes(record.seq, &digest).await?;
+            next = is_node.then(|| previous_node(&bytes)).flatten();
+        }
+        Ok(())
+    }
+
+    async fn bytes(&self, seq: Seq, digest: &Digest) -> Result<Vec<u8>, Stop> {
+        let what = match self.store.blob(digest).await {
+            Ok(Some(bytes)) if Digest::of(&bytes) == *digest => return Ok(bytes),
             Ok(Some(_)) => format!("blob {digest} is not what was stored"),
             Ok(None) => format!("blob {digest} is missing"),
             Err(error @ Error::Corrupt { .. }) => with_sources(&error.into()),
             Err(error) => return Err(Stop::World(error)),
         };
-        return Err(Problem::at(record.seq, what).into());
+        Err(Problem::at(seq, what).into())
     }
-    Ok(())
 }
 
 /// Checks a file of runs by itself; no store is needed.

@@ -51,6 +51,15 @@ fn verify_names_the_event_whatever_was_done_to_it() {
     let (last, _) = head(&whole, DONE);
     assert!(last >= 6, "{last}");
     let of = format!("run = (SELECT id FROM runs WHERE run = '{}')", run_id(DONE));
+    let log = whole.run(&["log", "00000001", "--json"]).out;
+    let body_digests: Vec<String> = log
+        .lines()
+        .map(|line| {
+            let event: Value = serde_json::from_str(line).unwrap();
+            let digest = event["body_digest"].as_str().unwrap();
+            digest.trim_start_matches("blake3:").to_owned()
+        })
+        .collect();
     let mut cases: Vec<(String, u64, String)> = Vec::new();
     for seq in 1..=last {
         let at = format!("WHERE seq = {seq} AND {of}");
@@ -75,6 +84,14 @@ fn verify_names_the_event_whatever_was_done_to_it() {
         case(
             "erased",
             format!("UPDATE events SET body = NULL, body_digest = zeroblob(32) {at}"),
+        );
+        // As `erase` does it, so that the chain holds; but the run was not erased.
+        case(
+            "body taken out",
+            format!(
+                "UPDATE events SET body = NULL, body_digest = X'{}' {at}",
+                body_digests[seq as usize - 1]
+            ),
         );
         case("deletion", format!("DELETE FROM events {at}"));
         // Whatever follows moves up by one, and an event like the one before it takes the place.
@@ -134,6 +151,20 @@ fn verify_names_the_event_whatever_was_done_to_it() {
             DONE,
             "fold",
         ),
+        ("UPDATE runs SET status = 'failed'", DONE, "`status`"),
+        ("UPDATE runs SET session = 'other'", DONE, "`session`"),
+        ("UPDATE runs SET agent = 'someone'", DONE, "`agent`"),
+        (
+            "UPDATE runs SET final_state_digest = zeroblob(32)",
+            DONE,
+            "`final_state_digest`",
+        ),
+        // Behind the mark of an erasure nothing is left to compare with: so nothing else may be there.
+        (
+            "UPDATE runs SET erased = 1, facts = replace(facts, 'All good', 'All bad')",
+            DONE,
+            "event 1: its body is there",
+        ),
     ] {
         let copy = copy_of(&whole);
         Connection::open(&copy.store)
@@ -146,7 +177,8 @@ fn verify_names_the_event_whatever_was_done_to_it() {
             "{sql}: {}",
             ran.out
         );
-        assert_eq!(ran.out.contains("event "), run == LARGE, "{}", ran.out);
+        let names_event = run == LARGE || sql.contains("erased");
+        assert_eq!(ran.out.contains("event "), names_event, "{}", ran.out);
     }
     assert_eq!(whole.run(&["verify"]).code, 0, "the original holds");
 }
@@ -470,6 +502,97 @@ fn a_moved_run_ends_here_and_goes_on_there() {
     let_go(&project);
 }
 
+/// What was moved goes on elsewhere, and everyone who asks here is told so. A part of a run is not moved.
+#[test]
+fn a_moved_run_says_where_it_goes_on_and_a_child_is_not_moved() {
+    let project = Project::new(
+        "name = \"parent\"\n[[step]]\nid = \"below\"\nworkflow = \"child.toml\"\ninput = \"x\"\n",
+    );
+    project.write(
+        "child.toml",
+        "name = \"child\"\n[[step]]\nid = \"ask\"\nwait = \"approval\"\nprompt = \"go on?\"\n",
+    );
+    assert_eq!(project.run(&["run", "w.toml", "-q"]).code, 3);
+    let id = |agent: &str| {
+        let listed = project.json(&["ls", "--agent", agent]);
+        listed["items"][0]["id"].as_str().unwrap().to_owned()
+    };
+    let (parent, child) = (id("parent"), id("child"));
+    let export = [
+        "export", &child, "--format", "reel", "-o", "c.reel", "--move",
+    ];
+    let ran = project.run(&export);
+    assert_eq!(ran.code, 5, "{}", ran.err);
+    assert!(ran.err.contains(&parent), "{}", ran.err);
+    assert!(!project.path("c.reel").exists());
+    let ran = project.run(&["answer", &child, "--approve", "--resume", "-q"]);
+    assert_eq!(ran.code, 0, "it can still go on here: {}", ran.err);
+
+    let ran = project.run(&["run", "child.toml", "-q"]);
+    assert_eq!(ran.code, 3, "{}", ran.err);
+    let run = id("child");
+    let export = ["export", &run, "--format", "reel", "-o", "r.reel", "--move"];
+    assert_eq!(project.run(&export).code, 0);
+    for verb in ["resume", "retry"] {
+        let ran = project.run(&[verb, &run]);
+        assert_eq!(ran.code, 5, "{}", ran.err);
+        assert!(ran.err.contains("moved to another store"), "{}", ran.err);
+    }
+    let retried = project.run(&["retry", &run, "--yes", "-q"]);
+    assert_eq!(retried.code, 3, "{}", retried.err);
+}
+
+/// Tool calls are in no checkpoint, so an agent has none: what it wrote would be written again.
+#[test]
+fn an_agent_has_no_checkpoint() {
+    let project = Project::new(
+        "name = \"asker\"\nmodel = \"scripted/a.jsonl\"\ntools = [\"pub\", \"ask\"]\n[policy]\n\
+         allow = [\"pub\"]\nask = [\"ask\"]\n[tool.pub]\ndescription = \"publishes\"\n\
+         run = \"cat >> published; echo >> published\"\n[tool.ask]\ndescription = \"asks\"\nrun = \"echo\"\n",
+    );
+    let call = |name: &str| json!({"tool_calls": [{"name": name, "arguments": {}}]});
+    let answers = format!(
+        "{}\n{}\n{}\n",
+        call("pub"),
+        call("ask"),
+        json!({"text": "done"})
+    );
+    project.write("a.jsonl", &answers);
+    let ran = project.run(&["run", "w.toml", "go", "-q"]);
+    assert_eq!(ran.code, 3, "{}", ran.err);
+    let run = project.json(&["show", "@last"])["id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let ran = project.run(&[
+        "export",
+        &run,
+        "--format",
+        "checkpoint",
+        "-o",
+        "c.json",
+        "--json",
+    ]);
+    let error: Value = serde_json::from_str(&ran.err).unwrap();
+    assert_eq!(
+        (ran.code, &error["error"]["kind"]),
+        (5, &json!("not_applicable"))
+    );
+    assert!(ran.err.contains("--format reel"), "{}", ran.err);
+    assert!(!project.path("c.json").exists());
+    // A reel has the calls, and goes on without the write.
+    let reel = ["export", &run, "--format", "reel", "-o", "r.reel", "--move"];
+    assert_eq!(project.run(&reel).code, 0);
+    assert_eq!(elsewhere(&project, &["import", "r.reel"]).code, 0);
+    assert_eq!(
+        elsewhere(&project, &["resume", &run, "--take-over", "-q"]).code,
+        3
+    );
+    let ran = elsewhere(&project, &["answer", &run, "--approve", "--resume", "-q"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert_eq!(project.read("published").lines().count(), 1);
+}
+
 #[test]
 fn an_import_forwards_what_is_behind_and_refuses_what_went_another_way() {
     let (project, run) = killed();
@@ -650,10 +773,17 @@ run = "echo zebrafish-error >&2; [ -e fine ]"
     let ran = project.run(&["erase", &run, "--with-forks"]);
     assert_eq!((ran.code, ran.out.lines().count()), (0, 2), "{}", ran.err);
     // The large output and the label are what the others have too; they go next.
-    for word in ["zebrafish-input", "zebrafish-small"] {
-        if word == "zebrafish-input" {
-            assert_eq!(found(word), Vec::<String>::new(), "{word}");
-        }
+    assert_eq!(found("zebrafish-input"), Vec::<String>::new());
+    for kept in ["zebrafish-small", "zebrafish-large-77", "zebrafish-label"] {
+        assert!(!found(kept).is_empty(), "{kept}: others have it too");
+    }
+    for run in others.iter().chain([&other]) {
+        let log = project.run(&["log", run, "--json"]).out;
+        assert!(
+            log.contains("zebrafish-small"),
+            "what others said is theirs"
+        );
+        assert_eq!(project.run(&["verify", run]).code, 0);
     }
     for run in others.iter().chain([&other]) {
         let ran = project.run(&["erase", run, "-q"]);
@@ -1081,4 +1211,234 @@ fn a_conversation_is_carried_and_erased_whole() {
     }
     say("from the beginning");
     assert_eq!(project.run(&["verify"]).code, 0);
+}
+
+/// A log as a file, with its events changed and every digest computed anew: it holds as far as digests go.
+fn forged(text: &str, change: impl Fn(&mut Value, &mut String)) -> String {
+    let mut lines = text.lines();
+    let mut header: Value = serde_json::from_str(lines.next().unwrap()).unwrap();
+    let run = header["run"].as_str().unwrap().to_owned();
+    let key = RunKey::from_hex(header["keys"][&run].as_str().unwrap()).unwrap();
+    let mut previous = Digest::of(&[b"logreel.run.v1\0", run.as_bytes()].concat());
+    let (mut out, mut seq) = (Vec::new(), 0);
+    for line in lines {
+        let mut event: Value = serde_json::from_str(line).unwrap();
+        if event["type"] == "blob" {
+            out.push(line.to_owned());
+            continue;
+        }
+        let (start, end) = (
+            line.find("\"body\":").unwrap() + 7,
+            line.rfind(",\"body_digest\"").unwrap(),
+        );
+        let mut body = line[start..end].to_owned();
+        change(&mut event, &mut body);
+        seq = event["seq"].as_u64().unwrap();
+        let header = Header {
+            format: 1,
+            seq: Seq(seq),
+            at: event["at"].as_str().unwrap().parse().unwrap(),
+            caller_at: None,
+            epoch: Epoch(event["epoch"].as_u64().unwrap()),
+            kind: event["kind"].as_str().unwrap(),
+            late: false,
+            body_digest: key.body_digest(&body),
+        };
+        previous = header.digest(&previous);
+        event["body_digest"] = json!(header.body_digest);
+        event["digest"] = json!(previous);
+        event["body"] = json!("BODY");
+        out.push(event.to_string().replace("\"BODY\"", &body));
+    }
+    header["head"] = json!({"seq": seq, "digest": previous});
+    out.insert(0, header.to_string());
+    out.join("\n") + "\n"
+}
+
+/// What a digest says of a spec, and what a number may be, is checked beside the chain, which anyone can compute.
+#[test]
+fn a_forged_log_whose_chain_holds_is_refused_by_what_it_says() {
+    let spec = "name = \"w\"\n[[step]]\nid = \"a\"\nrun = \"echo tame\"\n[[step]]\nid = \"ask\"\n\
+                needs = [\"a\"]\nwait = \"approval\"\nprompt = \"ok?\"\n";
+    // The second has a spec that is a blob.
+    let large = format!(
+        "{spec}[[step]]\nid = \"large\"\nneeds = [\"ask\"]\nrun = \"true {}\"\n",
+        "x".repeat(70_000)
+    );
+    for (spec, is_large) in [(spec, false), (large.as_str(), true)] {
+        let project = Project::new(spec);
+        let ran = project.run(&["run", "w.toml", "x", "-q"]);
+        assert_eq!(ran.code, 3, "{}", ran.err);
+        let run = project.json(&["show", "@last"])["id"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        let text = project.run(&["export", &run]).out;
+        let changed_epoch = |epoch: u64| {
+            forged(&text, |event, _| {
+                if event["seq"] != 1 {
+                    event["epoch"] = json!(epoch);
+                }
+            })
+        };
+        let lie = match is_large {
+            // Another run's spec_digest; the blob is what its own digest says.
+            true => forged(&text, |event, body| {
+                if event["seq"] == 1 {
+                    let (before, _) = body.split_once("\"spec_digest\":\"blake3:").unwrap();
+                    let (_, after) = body.split_at(before.len() + 22 + 64);
+                    let zeros = "0".repeat(64);
+                    *body = format!("{before}\"spec_digest\":\"blake3:{zeros}{after}");
+                }
+            }),
+            false => forged(&text, |_, body| {
+                *body = body.replace("echo tame", "echo EVIL")
+            }),
+        };
+        project.write("same.jsonl", &forged(&text, |_, _| {}));
+        let ran = project.run(&["verify", "same.jsonl"]);
+        assert_eq!(ran.code, 0, "the forger knows the format: {}", ran.out);
+        for (file, seq, says) in [
+            (lie, 1, "spec_digest"),
+            (changed_epoch((1 << 62) + 1), 2, "epoch"),
+            (changed_epoch((1 << 63) - 1), 2, "epoch"),
+            (changed_epoch(u64::MAX), 2, "epoch"),
+        ] {
+            project.write("forged.jsonl", &file);
+            let ran = project.run(&["verify", "forged.jsonl", "--json"]);
+            let verdict: Value = serde_json::from_str(&ran.out).unwrap();
+            assert_eq!(
+                (ran.code, &verdict["seq"]),
+                (1, &json!(seq)),
+                "{says}: {verdict}"
+            );
+            assert!(
+                verdict["problem"].as_str().unwrap().contains(says),
+                "{verdict}"
+            );
+            let ran = elsewhere(&project, &["import", "forged.jsonl"]);
+            assert_eq!(ran.code, 2, "{}", ran.err);
+        }
+        // A body taken out of a file, whose key is there.
+        let taken = forged(&text, |_, _| {});
+        let taken: Vec<String> = taken
+            .lines()
+            .map(
+                |line| match line.contains("\"seq\":3,") || line.contains("\"seq\":3}") {
+                    true => {
+                        let mut event: Value = serde_json::from_str(line).unwrap();
+                        event["body"] = Value::Null;
+                        event.to_string()
+                    }
+                    false => line.to_owned(),
+                },
+            )
+            .collect();
+        project.write("forged.jsonl", &(taken.join("\n") + "\n"));
+        let ran = project.run(&["verify", "forged.jsonl", "--json"]);
+        let verdict: Value = serde_json::from_str(&ran.out).unwrap();
+        assert_eq!((ran.code, &verdict["seq"]), (1, &json!(3)), "{verdict}");
+    }
+}
+
+/// The conversation that a run goes on from is part of it, also when the run that said it is gone.
+#[test]
+fn verify_looks_at_the_conversation_before_the_run() {
+    let project = Project::new("name = \"talker\"\nmodel = \"scripted/a.jsonl\"\n");
+    project.write(
+        "a.jsonl",
+        &format!("{}\n", json!({"text": "a long answer, of many words"})),
+    );
+    for (input, label) in [
+        ("the first input", "old=1"),
+        ("second", "old=2"),
+        ("third", "new=1"),
+    ] {
+        let ran = project.run(&[
+            "run",
+            "w.toml",
+            input,
+            "--session",
+            "s",
+            "-q",
+            "--label",
+            label,
+        ]);
+        assert_eq!(ran.code, 0, "{}", ran.err);
+    }
+    for label in ["old=1", "old=2"] {
+        assert_eq!(project.run(&["prune", "--label", label]).code, 0);
+    }
+    assert_eq!(project.run(&["verify", "@last"]).code, 0);
+    let store = project.path(".logreel/runs.db");
+    let of = "WHERE instr(CAST(bytes AS TEXT), 'the first input') > 0";
+    for (sql, says) in [
+        (
+            format!(
+                "UPDATE blobs SET bytes = CAST(replace(CAST(bytes AS TEXT), 'first input', 'other input') \
+                 AS BLOB) {of}"
+            ),
+            "is not what was stored",
+        ),
+        (
+            "DELETE FROM blobs WHERE instr(CAST(bytes AS TEXT), 'the other input') > 0".to_owned(),
+            "is missing",
+        ),
+    ] {
+        let changed = Connection::open(&store).unwrap().execute(&sql, []).unwrap();
+        assert_eq!(changed, 1, "{sql}");
+        let ran = project.run(&["verify", "@last"]);
+        assert!(
+            ran.code == 1 && ran.out.contains("event 1: blob"),
+            "{}",
+            ran.out
+        );
+        assert!(ran.out.contains(says), "{}", ran.out);
+    }
+}
+
+/// What was imported and is not wanted is erased; a file of it then says so, and brings nothing back.
+#[test]
+fn an_unwanted_import_is_erased_and_stays_so() {
+    let (project, run) = killed();
+    assert_eq!(project.run(&["export", &run, "-o", "run.jsonl"]).code, 0);
+    assert_eq!(elsewhere(&project, &["import", "run.jsonl"]).code, 0);
+    let ran = elsewhere(&project, &["cancel", &run]);
+    assert!(ran.code == 5 && ran.err.contains("`erase`"), "{}", ran.err);
+    let ran = elsewhere(&project, &["erase", &run]);
+    assert_eq!((ran.code, ran.out.trim()), (0, run.as_str()), "{}", ran.err);
+    let ran = elsewhere(&project, &["verify"]);
+    assert!(
+        ran.code == 0 && ran.out.contains("fold is gone"),
+        "{}",
+        ran.out
+    );
+    let ran = elsewhere(&project, &["import", "run.jsonl"]);
+    assert!(
+        ran.code == 0 && ran.err.contains("was erased here"),
+        "{}",
+        ran.err
+    );
+    let ran = elsewhere(&project, &["resume", &run, "--take-over"]);
+    assert!(
+        ran.code == 5 && ran.err.contains("was erased"),
+        "{}",
+        ran.err
+    );
+    for args in [
+        &["show", &run, "--at", "2"][..],
+        &["fork", &run, "--at", "last"],
+        &["replay", &run],
+        &["diff", &run, &run],
+        &["export", &run, "--format", "otlp", "-o", "x.pb"],
+        &["export", &run, "--format", "checkpoint"],
+    ] {
+        let ran = elsewhere(&project, args);
+        assert!(
+            ran.code != 0 && ran.err.contains(&run),
+            "{args:?}: {}",
+            ran.err
+        );
+    }
+    let_go(&project);
 }

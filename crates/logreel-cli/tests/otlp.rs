@@ -258,6 +258,61 @@ fn a_trace_is_what_the_genai_conventions_say_by_python3() {
     );
 }
 
+/// The root of a fork's trace is the fork's: its input, its spec, its model; and no attribute comes twice.
+#[test]
+fn the_trace_of_a_fork_is_its_own_by_python3() {
+    let project = Project::new("name = \"talker\"\nmodel = \"scripted/old.jsonl\"\n");
+    project.write("old.jsonl", "{\"text\":\"old\"}\n{\"text\":\"older\"}\n");
+    project.write(
+        "new.jsonl",
+        "{\"text\":\"new\"}\n{\"text\":\"newer\"}\n{\"text\":\"newest\"}\n",
+    );
+    let ran = project.run(&["run", "w.toml", "hi", "--session", "talk", "-q"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let fork = [
+        "fork",
+        "@last",
+        "--at",
+        "last",
+        "--model",
+        "scripted/new.jsonl",
+        "--input",
+        "other",
+        "-q",
+    ];
+    let again = ["fork", "@last", "--at", "last", "--message", "go on", "-q"];
+    for (args, file) in [(&fork[..], "one.pb"), (&again, "two.pb")] {
+        let parent = project.json(&["show", "@last"])["id"].clone();
+        let ran = project.run(args);
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        let otlp = [
+            "export",
+            "@last",
+            "--format",
+            "otlp",
+            "--content",
+            "-o",
+            file,
+            "-q",
+        ];
+        assert_eq!(project.run(&otlp).code, 0);
+        let trace = Trace(decoded(&project.path(file)));
+        let said = &trace.named("invoke_agent talker")["attributes"];
+        assert_eq!(said["gen_ai.request.model"], "new.jsonl");
+        assert_eq!(said["logreel.parent.run"], parent);
+        assert_eq!(
+            said["logreel.spec_digest"],
+            project.json(&["show", "@last"])["spec_digest"]
+        );
+        assert!(said.get("gen_ai.conversation.id").is_none(), "{said:#}");
+        let input = said["gen_ai.input.messages"].as_str().unwrap();
+        assert!(
+            input.contains("other") && !input.contains("\"hi\""),
+            "{input}"
+        );
+    }
+}
+
 /// A collector that keeps what it is sent, and answers with this status.
 struct Collector {
     url: String,

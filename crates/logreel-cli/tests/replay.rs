@@ -477,6 +477,90 @@ fn a_fork_replays_from_where_it_parted() {
     let said = project.json(&["replay", "@last"]);
     assert_eq!(said["result"], "equal", "{said:#}");
     assert!(said["from"].as_u64().unwrap() > 1, "{said:#}");
+    // What it forgot is not in its final state, and what it was given is no decision.
+    for args in [
+        &["retry", "@last-1", "--from", "a", "-q"][..],
+        &["fork", "@last", "--at", "step:b", "--result", "b=9", "-q"],
+        &[
+            "fork", "@last", "--at", "step:b", "--result", "b=8", "--input", "other", "-q",
+        ],
+    ] {
+        let ran = project.run(args);
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        let said = project.json(&["replay", "@last"]);
+        assert_eq!(said["result"], "equal", "{args:?} {said:#}");
+    }
+}
+
+/// A fork of an agent hears what was said to it, and takes results that were given, before it decides anything.
+#[test]
+fn a_fork_of_an_agent_replays_with_what_was_given_to_it() {
+    let project = Project::new(
+        "name = \"noter\"\nmodel = \"scripted/a.jsonl\"\ntools = [\"note\"]\n[policy]\nallow = [\"note\"]\n\
+         [tool.note]\ndescription = \"Takes a note\"\nrun = \"cat >> notes; echo done\"\n",
+    );
+    let call = r#"{"tool_calls":[{"id":"c1","name":"note","arguments":{"n":1}}]}"#;
+    project.write(
+        "a.jsonl",
+        &format!(
+            "{call}\n{{\"text\":\"done\"}}\n{{\"text\":\"more\"}}\n{{\"text\":\"yet more\"}}\n"
+        ),
+    );
+    assert_eq!(project.run(&["run", "w.toml", "go", "-q"]).code, 0);
+    let run = run_of(&project, "noter");
+    let returned = seq_of(&log_of(&project, "noter"), |it| {
+        it["kind"] == "tool.returned"
+    });
+    let returned = returned.to_string();
+    for args in [
+        &["--at", "last", "--message", "hey"][..],
+        &["--at", "step:c1", "--result", "c1=\"else\""],
+        &[
+            "--at",
+            &returned,
+            "--result",
+            "c1=\"else\"",
+            "--message",
+            "hey",
+        ],
+        &["--at", "last", "--input", "again", "--yes"],
+    ] {
+        let ran = project.run(&[&["fork", &run, "-q"], args].concat());
+        assert_eq!(ran.code, 0, "{args:?}: {}", ran.err);
+        let said = project.json(&["replay", "@last"]);
+        assert_eq!(said["result"], "equal", "{args:?} {said:#}");
+    }
+}
+
+/// Of an erased child its parent knows how it ended, which is enough to go over what the parent did.
+#[test]
+fn a_parent_is_replayed_and_told_without_its_erased_child() {
+    let project = every_kind();
+    let (parent, child) = (run_of(&project, "every"), run_of(&project, "below"));
+    let ran = project.run(&["erase", &child, "-q"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    replays_equal(&project, "every");
+    let otlp = ["export", &parent, "--format", "otlp", "-o", "trace.pb"];
+    let ran = project.run(&otlp);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let ran = project.run(&["fork", &parent, "--at", "step:below"]);
+    assert_eq!(ran.code, 5, "{}", ran.err);
+    assert!(ran.err.contains("its log was erased"), "{}", ran.err);
+}
+
+/// The spec is held against its digest before anything of it is decided.
+#[test]
+fn a_spec_that_is_not_its_digests_is_not_replayed() {
+    let project = Project::new("name = 'w'\n[[step]]\nid = 'a'\nrun = 'echo tame'\n");
+    assert_eq!(project.run(&["run", "w.toml", "-q"]).code, 0);
+    let store = rusqlite::Connection::open(project.path(".logreel/runs.db")).unwrap();
+    let sql = "UPDATE events SET body = replace(body, 'echo tame', 'echo wild') WHERE seq = 1";
+    assert_eq!(store.execute(sql, []).unwrap(), 1);
+    for more in [&[][..], &["--stored-spec"]] {
+        let ran = project.run(&[&["replay", "@last"], more].concat());
+        assert_eq!(ran.code, 4, "{}{}", ran.out, ran.err);
+        assert!(ran.err.contains("its log says blake3:"), "{}", ran.err);
+    }
 }
 
 #[test]
@@ -599,4 +683,18 @@ fn a_folder_of_recorded_runs_is_a_suite_that_names_exactly_what_an_edit_affects(
     assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
     std::fs::create_dir(project.path("empty")).unwrap();
     assert_eq!(project.run(&["replay", "empty"]).code, 2);
+    // One file that is none is no suite in which something failed.
+    for args in [&["replay", "no.reel"][..], &["replay", "system.md"]] {
+        let ran = project.run(&[args, &["--json"]].concat());
+        let error: Value = serde_json::from_str(&ran.err).unwrap();
+        assert_eq!(
+            (ran.code, &error["error"]["kind"]),
+            (2, &"invalid".into()),
+            "{args:?}"
+        );
+    }
+    let mut command = project.command();
+    let reel = std::fs::read(project.path("suite/helper.reel")).unwrap();
+    let ran = common::ran(command.args(["replay", "-"]).write_stdin(reel));
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
 }

@@ -266,3 +266,146 @@ fn a_diff_of_agents_tells_calls_answers_and_contexts() {
     assert_eq!(project.run(&["run", "w.toml", "read"]).code, 0);
     check("diff_agents", &project.run(&["diff", "@last-1", "@last"]));
 }
+
+/// An agent that publishes with a tool, twice in its script.
+fn publisher() -> Project {
+    let project = Project::new(
+        "name = \"publisher\"\nmodel = \"scripted/a.jsonl\"\ntools = [\"pub\"]\n[policy]\n\
+         allow = [\"pub\"]\n[tool.pub]\ndescription = \"publishes\"\n\
+         run = \"cat >> published; echo >> published; echo done\"\n",
+    );
+    let call = |id: &str| json!({"tool_calls": [{"id": id, "name": "pub", "arguments": {"n": 1}}]});
+    let text = |text: &str| json!({"text": text});
+    let lines = [call("c1"), text("first"), call("c2"), text("second")];
+    project.write(
+        "a.jsonl",
+        &lines.map(|line| line.to_string() + "\n").concat(),
+    );
+    project
+}
+
+/// With another input the conversation begins again, and what it wrote comes again with it.
+#[test]
+fn a_fork_of_an_agent_with_another_input_lists_what_it_wrote_before() {
+    let project = publisher();
+    let ran = project.run(&["run", "w.toml", "one", "-q"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let fork = ["fork", "@last", "--at", "last", "--input", "two"];
+    let ran = project.run(&fork);
+    assert_eq!((ran.code, published(&project)), (5, 1), "{}", ran.err);
+    assert!(
+        ran.err.contains("1 write that") && ran.err.contains("c1  pub"),
+        "{}",
+        ran.err
+    );
+    let same = project.run(&["fork", "@last", "--at", "last", "-q"]);
+    assert_eq!((same.code, published(&project)), (0, 1), "{}", same.err);
+    let ran = project.run(&[&fork[..], &["--yes", "-q"]].concat());
+    assert_eq!((ran.code, published(&project)), (0, 2), "{}", ran.err);
+}
+
+/// A retry tells of a write that may have happened, and asks about one that did.
+#[test]
+fn a_retry_says_which_writes_come_again() {
+    let failing = RELEASE.replace("run = \"cat\"", "run = \"test -e fine && cat\"");
+    let project = Project::new(&failing);
+    assert_eq!(project.run(&["run", "w.toml", "1", "-q"]).code, 1);
+    let run = project.json(&["show", "@last"])["id"].clone();
+    let run = run.as_str().unwrap();
+    project.write("fine", "");
+    for args in [
+        &["retry", run, "--from", "build"][..],
+        &["retry", run, "--from", "publish", "-q"],
+    ] {
+        let ran = project.run(args);
+        assert_eq!((ran.code, published(&project)), (5, 1), "{}", ran.err);
+        assert!(ran.err.contains("  publish  (finished with"), "{}", ran.err);
+        assert!(ran.err.contains("--yes"), "{}", ran.err);
+    }
+    assert_eq!(project.json(&["ls"])["items"].as_array().unwrap().len(), 1);
+    // What finished is kept: nothing to say.
+    let plain = project.run(&["retry", run]);
+    assert_eq!((plain.code, published(&project)), (0, 1), "{}", plain.err);
+    assert!(!plain.err.contains("again"), "{}", plain.err);
+    let ran = project.run(&["retry", run, "--from", "build", "--yes"]);
+    assert_eq!((ran.code, published(&project)), (0, 2), "{}", ran.err);
+    assert!(ran.err.contains("  publish  (finished with"), "{}", ran.err);
+
+    // Cancelled while it wrote: nobody knows, so it is told and done again.
+    let slow = RELEASE.replace(
+        "echo published\"",
+        "test -e go || read x < gate; echo published\"",
+    );
+    let project = Project::new(&slow);
+    project.pipe("gate");
+    let running = project.start(&["run", "w.toml", "1"], "publish");
+    let run = project.json(&["show", "@last"])["id"].clone();
+    let run = run.as_str().unwrap();
+    assert_eq!(project.run(&["cancel", run]).code, 0);
+    assert_eq!(running.end().code, 130);
+    project.write("go", "");
+    let ran = project.run(&["retry", run]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(ran.err.contains("may have happened"), "{}", ran.err);
+}
+
+/// The input of a retry is held against the schema like any other.
+#[test]
+fn a_retry_takes_only_an_input_that_fits() {
+    let project = Project::new(
+        "name = \"w\"\ninput_schema = { type = \"object\", required = [\"n\"] }\n[[step]]\n\
+         id = \"a\"\nrun = \"test -e fine\"\n",
+    );
+    assert_eq!(project.run(&["run", "w.toml", "{\"n\":1}", "-q"]).code, 1);
+    project.write("fine", "");
+    let ran = project.run(&["retry", "@last", "--input", "hello"]);
+    assert_eq!(ran.code, 2, "{}", ran.err);
+    assert!(ran.err.contains("does not fit `w`"), "{}", ran.err);
+    let ran = project.run(&["retry", "@last", "--input", "{\"n\":2}", "-q"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+
+    project.write(
+        "a.toml",
+        "name = \"agent\"\nmodel = \"scripted/b.jsonl\"\ninput_schema = { type = \"object\" }\n",
+    );
+    project.write("b.jsonl", "{\"error\":{\"kind\":\"invalid\"}}\n");
+    assert_eq!(project.run(&["run", "a.toml", "{}", "-q"]).code, 1);
+    let ran = project.run(&["retry", "@last", "--input", "hello"]);
+    assert_eq!(ran.code, 2, "{}", ran.err);
+}
+
+/// What was said before a run began is part of what its models were asked, whoever said it.
+#[test]
+fn a_diff_counts_the_conversation_that_a_run_goes_on_from() {
+    let project = Project::new("name = \"a\"\nmodel = \"scripted/a.jsonl\"\n");
+    project.write("a.jsonl", "{\"text\":\"same\"}\n");
+    for session in ["one", "one", "two", "two"] {
+        let ran = project.run(&["run", "w.toml", "hi", "--session", session, "-q"]);
+        assert_eq!(ran.code, 0, "{}", ran.err);
+    }
+    // The first of a session and the second; and the second of two, which heard the same.
+    let differs = project.run(&["diff", "@last-1", "@last", "--json"]);
+    let diff: Value = serde_json::from_str(&differs.out).unwrap();
+    assert_eq!(
+        (differs.code, &diff["model_calls"]["changed"]),
+        (1, &json!(1)),
+        "{diff:#}"
+    );
+    assert_eq!(project.run(&["diff", "@last-2", "@last"]).code, 0);
+    // The same as files; one without the nodes knows them by their names.
+    for (run, file) in [("@last-1", "1.jsonl"), ("@last", "2.jsonl")] {
+        assert_eq!(project.run(&["export", run, "-o", file]).code, 0);
+    }
+    assert_eq!(project.run(&["diff", "1.jsonl", "2.jsonl"]).code, 1);
+    assert_eq!(project.run(&["diff", "@last-2", "2.jsonl"]).code, 0);
+    project.write("log.jsonl", &project.run(&["log", "@last", "--json"]).out);
+    assert_eq!(project.run(&["diff", "log.jsonl", "@last"]).code, 0);
+    let reel = ["export", "@last", "--format", "reel", "-o", "r.reel"];
+    assert_eq!(project.run(&reel).code, 0);
+    let ran = project.run(&["diff", "r.reel", "@last"]);
+    assert!(
+        ran.code == 2 && ran.err.contains("it is a reel"),
+        "{}",
+        ran.err
+    );
+}

@@ -96,6 +96,9 @@ macro_rules! contract_tests {
             a_fork_is_imported_whole
             an_erased_run_leaves_headers_status_and_counts
             a_run_that_others_hold_is_erased_with_them_only
+            a_conversation_is_held_by_all_that_go_on_from_it
+            a_fork_that_came_whole_holds_what_its_forebears_held
+            an_unfinished_import_is_erased
             a_queued_run_is_claimed_by_one
             what_a_dead_owner_held_is_orphaned_at_once
             a_silent_owner_is_dead_after_the_lease

@@ -16,7 +16,7 @@ pub struct Heirs {
 /// Why nothing was erased, or not everything.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum EraseError {
-    /// Only an ended run is erased.
+    /// Only an ended run is erased, or one that was imported and not taken over.
     #[error("{run} is {status}; only a run that has ended is erased")]
     NotEnded {
         /// Which run.
@@ -61,6 +61,8 @@ fn listed(what: &str, runs: &[RunId]) -> String {
 pub(crate) struct Candidate {
     pub run: RunId,
     pub status: Status,
+    /// It was imported before its end, and nobody drives it here.
+    pub read_only: bool,
     pub driven: bool,
     /// Those that were not erased yet.
     pub forks: Vec<RunId>,
@@ -79,7 +81,7 @@ pub(crate) fn closure<E: From<EraseError>>(
     while let Some(next) = runs.get(at).copied() {
         at += 1;
         let found = look(next)?;
-        if !found.status.is_terminal() {
+        if !found.status.is_terminal() && !found.read_only {
             let (run, status) = (found.run, found.status);
             return Err(EraseError::NotEnded { run, status }.into());
         }

@@ -89,7 +89,7 @@ pub enum Error {
     },
     /// The run was imported and may be driven elsewhere. Take it over to drive it here.
     #[error(
-        "{0} was imported and is read-only here; `resume --take-over` makes it this store's, once nobody drives it elsewhere"
+        "{0} was imported and is read-only here; `resume --take-over` makes it this store's, once nobody drives it elsewhere; `erase` takes what it holds away again"
     )]
     ReadOnly(RunId),
     /// The run was erased: what is left of it can be verified, not read or driven.

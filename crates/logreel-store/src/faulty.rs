@@ -342,6 +342,10 @@ impl RunStore for FaultyStore {
         self.pass(self.inner.keys(run)).await
     }
 
+    async fn misfiled(&self, run: &RunId) -> Result<Option<String>, Error> {
+        self.pass(self.inner.misfiled(run)).await
+    }
+
     async fn list(
         &self,
         filter: &Filter,

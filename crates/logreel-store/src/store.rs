@@ -125,6 +125,12 @@ pub trait RunStore: Send + Sync + 'static {
     /// that it shares events with.
     async fn keys(&self, run: &RunId) -> Result<Vec<(RunId, Option<RunKey>)>, Error>;
 
+    /// What the run is listed by that is not what its row says, in words. A store that lists from rows alone
+    /// has nothing to tell.
+    async fn misfiled(&self, run: &RunId) -> Result<Option<String>, Error> {
+        self.entry(run).await.map(|_| None)
+    }
+
     /// Runs, newest first in the order of creation in this store.
     async fn list(
         &self,

@@ -9,8 +9,9 @@ mod jsonl;
 mod lines;
 mod reel;
 
-pub use check::{LogCheck, Problem, Unfolded};
+pub use check::{LogCheck, Problem, SpecInBlob, Unfolded};
 pub use error::FileError;
 pub use export::Exported;
-pub use file::{CheckedRun, FileReading, RunFile};
+pub use file::{CheckedRun, FileReading, RunFile, previous_node};
 pub use import::{ImportOutcome, ImportedRun};
+pub(crate) use reel::MAGIC as REEL_MAGIC;

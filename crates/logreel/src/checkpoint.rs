@@ -179,7 +179,8 @@ impl Checkpoint {
 
 impl Engine {
     /// What a run that has not ended has finished so far. Refused while it has live children, whose
-    /// work a checkpoint cannot carry.
+    /// work a checkpoint cannot carry, and of agents and programs, whose work is not in steps: an
+    /// [export](Engine::export_reel) has all of it.
     pub async fn checkpoint(&self, run: &RunId) -> Result<Checkpoint, Error> {
         self.0.checkpoint(run).await
     }
@@ -188,6 +189,7 @@ impl Engine {
     /// resumes it. A run of that id that is here already is a conflict.
     pub async fn restore(&self, checkpoint: &Checkpoint) -> Result<RunHandle<Json>, Error> {
         self.0.check_open()?;
+        carries(checkpoint.run, checkpoint.kind)?;
         let digest =
             digest_of(&checkpoint.spec).map_err(|error| Error::value("the spec", error))?;
         if digest != checkpoint.spec_digest {
@@ -201,8 +203,20 @@ impl Engine {
     }
 }
 
+/// Whether all that runs of a kind have done is in a checkpoint: tool calls of agents, finished or in doubt,
+/// are not, and would be made again without a word.
+fn carries(run: RunId, kind: RunKind) -> Result<(), Error> {
+    match kind {
+        RunKind::Workflow | RunKind::Task => Ok(()),
+        RunKind::Agent | RunKind::External | RunKind::Record => {
+            Err(Error::NoCheckpoint { run, kind })
+        }
+    }
+}
+
 impl Inner {
     async fn checkpoint(&self, run: &RunId) -> Result<Checkpoint, Error> {
+        carries(*run, self.store.entry(run).await?.row.facts.kind)?;
         let (state, ends) = self.folded(run).await?;
         let facts = &state.row.facts;
         if state.row.status().is_terminal() {

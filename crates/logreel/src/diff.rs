@@ -11,13 +11,15 @@ mod trace;
 mod values;
 
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 
-use logreel_core::{Event, Json, Payload, RunId, Seq};
+use logreel_core::{Body, Digest, Event, Json, Payload, RunId, Seq};
 use logreel_store::RunStore;
 use serde::Serialize;
 
 use crate::Error;
 use crate::engine::Engine;
+use crate::history::of_erased;
 use crate::journal::PAGE;
 use crate::value;
 
@@ -91,8 +93,14 @@ impl Engine {
 
 /// What differs between two logs. Both are read event by event; what is kept of them is small.
 pub async fn between(a: &Source<'_>, b: &Source<'_>) -> Result<Diff, Error> {
-    let of_a = a.trace().await?;
-    let of_b = b.trace().await?;
+    let (from_a, from_b) = (a.goes_on_from().await?, b.goes_on_from().await?);
+    // From the same node on they have the same before them, whether or not anyone can read it.
+    let (said_a, said_b) = match from_a == from_b {
+        true => (0, 0),
+        false => (a.said(from_a).await?, b.said(from_b).await?),
+    };
+    let of_a = a.trace(said_a).await?;
+    let of_b = b.trace(said_b).await?;
     let plan = describe::Plan::of(&of_a, &of_b);
     let (events_a, events_b) = (
         a.events(plan.wanted_of_a()).await?,
@@ -115,17 +123,57 @@ pub async fn between(a: &Source<'_>, b: &Source<'_>) -> Result<Diff, Error> {
 }
 
 impl Source<'_> {
-    async fn trace(&self) -> Result<Trace, Error> {
+    /// The context node that the run began with.
+    async fn goes_on_from(&self) -> Result<Option<Digest>, Error> {
+        let first = match self {
+            Self::Run(store, run) => {
+                let page = store.events(run, Seq::FIRST, 1).await;
+                let page = page.map_err(|error| of_erased(*run, error.into()))?;
+                page.items.into_iter().next()
+            }
+            Self::File(file) => file.first()?,
+        };
+        Ok(first.and_then(|event| match event.body {
+            Body::RunStarted(started) => started.context,
+            _ => None,
+        }))
+    }
+
+    /// What was said in the conversation up to a node, as a hash; nothing for none. A node that is not at hand
+    /// stands for itself.
+    async fn said(&self, node: Option<Digest>) -> Result<u64, Error> {
+        let in_file = match self {
+            Self::Run(..) => HashMap::new(),
+            Self::File(file) => file.nodes()?,
+        };
+        let (mut said, mut next) = (Vec::new(), node);
+        while let Some(node) = next.take() {
+            let found = match self {
+                Self::Run(store, _) => {
+                    let bytes = store.blob(&node).await?;
+                    bytes.and_then(|bytes| trace::of_node(&bytes))
+                }
+                Self::File(_) => in_file.get(&node).copied(),
+            };
+            let (message, previous) = found.unwrap_or_else(|| (trace::of_digest(&node), None));
+            said.push(message);
+            next = previous;
+        }
+        Ok(trace::of_said(&said))
+    }
+
+    async fn trace(&self, said: u64) -> Result<Trace, Error> {
         match self {
             Self::Run(store, run) => {
                 let mut trace: Option<Trace> = None;
                 let mut from = Seq::FIRST;
                 loop {
-                    let page = store.events(run, from, PAGE).await?;
+                    let page = store.events(run, from, PAGE).await;
+                    let page = page.map_err(|error| of_erased(*run, error.into()))?;
                     for event in &page.items {
                         match &mut trace {
                             None => {
-                                let begun = Trace::begin(*run, event);
+                                let begun = Trace::begin_after(*run, event, said);
                                 trace = Some(begun.map_err(logreel_store::Error::from)?);
                             }
                             Some(trace) => trace.take(event).map_err(logreel_store::Error::from)?,
@@ -143,10 +191,14 @@ impl Source<'_> {
                 let mut trace: Option<Trace> = None;
                 file.each_event(|run, event| {
                     let taken = match &mut trace {
-                        None => Trace::begin(run, &event).map(|begun| trace = Some(begun)),
+                        None => {
+                            let begun = Trace::begin_after(run, &event, said);
+                            begun.map(|begun| trace = Some(begun))
+                        }
                         Some(trace) => trace.take(&event),
                     };
-                    taken.map_err(|illegal| file.error(0, illegal))
+                    taken.map_err(|illegal| file.error(0, illegal))?;
+                    Ok(ControlFlow::Continue(()))
                 })?;
                 let empty = || file.error(0, "it holds no events of a run");
                 Ok(trace.ok_or_else(empty)?.finish())

@@ -339,13 +339,24 @@ pub enum Error {
     File(#[from] FileError),
     /// A child alone cannot go on.
     #[error(
-        "{run} is part of {parent}, which is not here; export that one, with everything below it"
+        "{run} is part of {parent} and goes on only with it; export that one, with everything below it"
     )]
     PartOf {
         /// Which run.
         run: RunId,
         /// Whose child it is.
         parent: RunId,
+    },
+    /// What the run has done is not in steps, which is all that a checkpoint carries.
+    #[error(
+        "{run} is of kind {kind}; a checkpoint holds finished steps only, and would do again what the run \
+         has done otherwise"
+    )]
+    NoCheckpoint {
+        /// Which run.
+        run: RunId,
+        /// Its kind.
+        kind: RunKind,
     },
     /// The run went on while it was moved away.
     #[error("{0} went on while it was exported; it stays here, and what was written is a copy")]
@@ -567,7 +578,7 @@ impl Error {
             },
             Self::Diverged { .. } | Self::WentOn(_) => ErrorKind::Conflict,
             Self::File(error) => error.kind(),
-            Self::PartOf { .. } => ErrorKind::NotApplicable,
+            Self::PartOf { .. } | Self::NoCheckpoint { .. } => ErrorKind::NotApplicable,
             Self::CannotReplay { .. } => ErrorKind::NotApplicable,
             Self::Driven { .. } => ErrorKind::Driven,
             Self::Waiting { .. } => ErrorKind::NotApplicable,

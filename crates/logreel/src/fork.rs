@@ -25,8 +25,10 @@ use crate::start::{CREATE_PAUSE, CREATE_TRIES, first_own};
 use crate::workflow::Workflow;
 use given::{Given, Parting};
 
+pub(crate) use point::find as find_point;
 pub use point::{ForkPoint, NoPoint};
-pub use writes::{Outlook, Write, WriteOutcome};
+pub use writes::{GoneChild, Outlook, Write, WriteOutcome};
+pub(crate) use writes::{Leaving, look};
 
 /// A fork about to be made; made by [`Engine::fork`], awaited to make and drive it.
 #[must_use = "a fork is made when this is awaited"]
@@ -192,7 +194,15 @@ impl ForkRun {
         let at = point::find(&self.engine, &self.parent, &self.point).await?;
         self.point = ForkPoint::At(at);
         let given: Vec<String> = self.results.iter().map(|(call, _)| call.clone()).collect();
-        writes::look(&self.engine, &self.parent, at, &given).await
+        let entry = self.engine.store.entry(&self.parent).await?;
+        let leaving = Leaving {
+            run: self.parent,
+            at,
+            given: &given,
+            forgotten: &[],
+            anew: begins_anew(&entry, self.input.as_ref()),
+        };
+        look(&self.engine, &leaving).await
     }
 
     async fn fork(self) -> Result<RunHandle<Json>, Error> {
@@ -313,6 +323,15 @@ impl IntoFuture for ForkRun {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.fork())
     }
+}
+
+/// Whether a copy with this input begins its conversation again.
+pub(crate) fn begins_anew(parent: &Entry, input: Option<&Result<Json, Error>>) -> bool {
+    let Some(Ok(input)) = input else {
+        return false;
+    };
+    let is_other = Payload::of(input.clone()).0 != parent.row.facts.input;
+    parent.row.facts.kind == RunKind::Agent && is_other
 }
 
 /// Lets the fork go on under this program.

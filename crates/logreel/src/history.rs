@@ -29,9 +29,19 @@ impl Inner {
                 Err(_) => ControlFlow::Break(()),
             }
         };
-        self.store.scan(run, Seq::FIRST, &mut each).await?;
+        let scanned = self.store.scan(run, Seq::FIRST, &mut each).await;
+        scanned.map_err(|error| of_erased(*run, error.into()))?;
         folded.map_err(logreel_store::Error::from)?;
         let empty = || logreel_store::Error::corrupt(format!("{run} has no events"));
         Ok(state.ok_or_else(empty)?)
+    }
+}
+
+/// An event without its body says that the run was erased; whoever asked wants to know which one.
+pub(crate) fn of_erased(run: RunId, error: Error) -> Error {
+    use logreel_store::Error as Store;
+    match error {
+        Error::Store(Store::Erased(_)) => Store::ErasedRun(run).into(),
+        other => other,
     }
 }

@@ -94,7 +94,7 @@ pub use call::{CallOutcome, Recorded, ToolCall};
 pub use cancel::CancelOutcome;
 pub use carry::{
     CheckedRun, Exported, FileError, FileReading, ImportOutcome, ImportedRun, LogCheck, Problem,
-    RunFile, Unfolded,
+    RunFile, SpecInBlob, Unfolded, previous_node,
 };
 pub use checkpoint::{Checkpoint, CheckpointError};
 pub use command::{Command, Exit, Finished, Piped};
@@ -106,7 +106,7 @@ pub use external::{
     External, ExternalAppend, ExternalAppended, ExternalClaim, ExternalFact, ExternalLease,
     ExternalStart, ExternalStarted, HeadMoved, LeaseSecret, SavedCheckpoint,
 };
-pub use fork::{ForkPoint, ForkRun, NoPoint, Outlook, Write, WriteOutcome};
+pub use fork::{ForkPoint, ForkRun, GoneChild, NoPoint, Outlook, Write, WriteOutcome};
 pub use handle::{Outcome, RunHandle};
 pub use hook::{Hook, HookEvent};
 pub use live::{LiveLine, LiveLines, LiveText, LiveTexts, Shown, Stream};

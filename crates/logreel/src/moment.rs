@@ -6,6 +6,7 @@ use logreel_core::{Record, RunId, RunState, Seq};
 
 use crate::Error;
 use crate::engine::{Engine, Inner};
+use crate::history::of_erased;
 use crate::journal::PAGE;
 
 impl Engine {
@@ -42,7 +43,8 @@ impl Inner {
         loop {
             let page = self.store.read(run, from, PAGE).await?;
             for record in &page.items {
-                if look(record)?.is_break() {
+                let looked = look(record).map_err(|error| of_erased(*run, error))?;
+                if looked.is_break() {
                     return Ok(());
                 }
             }

@@ -12,14 +12,15 @@ use std::time::Duration;
 
 use logreel_core::event::{Git, Relation};
 use logreel_core::{Event, Json, Payload, RunId, RunState, Status, StepId};
-use logreel_store::{ForkAt, NewFork};
+use logreel_store::{Entry, ForkAt, ForkError, NewFork};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::Error;
 use crate::engine::{Engine, Inner};
-use crate::fork::change_spec;
+use crate::fork::{self, ForkPoint, Leaving, Outlook, begins_anew, change_spec, find_point};
 use crate::handle::RunHandle;
+use crate::program::Program;
 use crate::request::Request;
 use crate::workflow::Workflow;
 
@@ -127,6 +128,87 @@ impl RetryRun {
         )
     }
 
+    /// Which writes it would do again: those that were under way, those of children that start again, and
+    /// those that it forgets. Makes nothing.
+    pub async fn look(&self) -> Result<Outlook, Error> {
+        let plan = self.plan().await?;
+        let at = find_point(&self.engine, &self.parent, &ForkPoint::Last).await?;
+        let leaving = Leaving {
+            run: self.parent,
+            at,
+            given: &[],
+            forgotten: &plan.forgotten,
+            anew: begins_anew(&plan.entry, self.input.as_ref()),
+        };
+        fork::look(&self.engine, &leaving).await
+    }
+
+    /// What the new run begins with, or why there is none.
+    async fn plan(&self) -> Result<Plan, Error> {
+        let engine = &self.engine;
+        engine.check_open()?;
+        let entry = engine.store.entry(&self.parent).await?;
+        match entry.row.status() {
+            Status::Failed | Status::Cancelled => {}
+            status => {
+                let run = self.parent;
+                return Err(Error::NotRetried { run, status });
+            }
+        }
+        if entry.erased {
+            return Err(ForkError::Erased(self.parent).into());
+        }
+        let name = &entry.row.facts.agent;
+        let program = match &self.under {
+            Some(spec) => engine.agent_to_drive(spec),
+            None => engine.program_of(&entry).await,
+        };
+        let program = match program {
+            Ok(program) => Some(program),
+            // Whoever takes it from the queue must know it.
+            Err(Error::UnknownTask { .. } | Error::Lacks { .. }) if self.queue => None,
+            Err(error) => return Err(error),
+        };
+        let spec = entry.row.facts.spec_digest;
+        let changed = program.as_ref().is_some_and(|it| it.spec_digest != spec);
+        if changed && !self.queue && !self.accept_spec_change {
+            return Err(Error::SpecChanged {
+                run: self.parent,
+                name: name.to_string(),
+            });
+        }
+        let workflow = program.as_ref().and_then(|it| it.workflow.as_ref());
+        let forgotten = match &self.from {
+            None => Vec::new(),
+            Some(from) => {
+                let state = engine.state_before_end(&self.parent).await?;
+                let steps: Vec<StepId> = state.steps.into_keys().collect();
+                match workflow {
+                    Some(workflow) => forgotten_in_graph(&steps, self.parent, from, workflow)?,
+                    None => forgotten(&steps, self.parent, from, &|_| Vec::new())?,
+                }
+            }
+        };
+        let input = match &self.input {
+            None => None,
+            Some(input) => {
+                let redaction = engine.redaction_in(&self.parent).await;
+                let input = redaction.json(input.clone()?);
+                if let Some(workflow) = workflow {
+                    workflow.admit(&input)?;
+                }
+                Some(input)
+            }
+        };
+        Ok(Plan {
+            entry,
+            program,
+            changed,
+            forgotten,
+            input,
+        })
+    }
+
     async fn retry(self) -> Result<RunHandle<Json>, Error> {
         let engine = Arc::clone(&self.engine);
         engine.check_open()?;
@@ -137,66 +219,35 @@ impl RetryRun {
             Some((run, None)) => Some(run),
             None => None,
         };
-        let entry = engine.store.entry(&self.parent).await?;
-        match entry.row.status() {
-            Status::Failed | Status::Cancelled => {}
-            status => {
-                let run = self.parent;
-                return Err(Error::NotRetried { run, status });
-            }
-        }
-        let name = &entry.row.facts.agent;
-        let def = match &self.under {
-            Some(spec) => engine.agent_to_drive(spec),
-            None => engine.program_of(&entry).await,
-        };
-        let def = match def {
-            Ok(def) => Some(def),
-            // Whoever takes it from the queue must know it.
-            Err(Error::UnknownTask { .. } | Error::Lacks { .. }) if self.queue => None,
-            Err(error) => return Err(error),
-        };
-        let spec = entry.row.facts.spec_digest;
-        let changed = def.as_ref().is_some_and(|def| def.spec_digest != spec);
-        if changed && !self.queue && !self.accept_spec_change {
-            return Err(Error::SpecChanged {
-                run: self.parent,
-                name: name.to_string(),
-            });
-        }
-        let forgotten = match &self.from {
-            None => Vec::new(),
-            Some(from) => {
-                let state = engine.state_before_end(&self.parent).await?;
-                let steps: Vec<StepId> = state.steps.into_keys().collect();
-                let workflow = def.as_ref().and_then(|def| def.workflow.as_ref());
-                match workflow {
-                    Some(workflow) => forgotten_in_graph(&steps, self.parent, from, workflow)?,
-                    None => forgotten(&steps, self.parent, from, &|_| Vec::new())?,
-                }
-            }
-        };
-        let (input, blobs) = match self.input {
-            None => (None, Vec::new()),
-            Some(input) => {
-                let redaction = engine.redaction_in(&self.parent).await;
-                let (input, blob) = Payload::of(redaction.json(input?));
-                (Some(input), Vec::from_iter(blob))
-            }
-        };
+        let plan = self.plan().await?;
         engine.until_let_go(&self.parent).await?;
+        let (input, blob) = plan.input.map(Payload::of).unzip();
         let run = self.run.or(named).unwrap_or_else(|| engine.env.run_id());
         let mut new = NewFork {
             input,
-            forgotten,
-            blobs,
+            forgotten: plan.forgotten,
+            blobs: Vec::from_iter(blob.flatten()),
             ..NewFork::of(run, self.parent, ForkAt::Last, Relation::Retry)
         };
-        if let Some(def) = def.as_ref().filter(|_| changed && self.accept_spec_change) {
-            change_spec(&mut new, def, None);
+        let accepted = plan.changed && self.accept_spec_change;
+        if let Some(program) = plan.program.as_ref().filter(|_| accepted) {
+            change_spec(&mut new, program, None);
         }
-        engine.make_and_drive(new, def, self.git, self.queue).await
+        engine
+            .make_and_drive(new, plan.program, self.git, self.queue)
+            .await
     }
+}
+
+/// What a retry begins with.
+struct Plan {
+    entry: Entry,
+    /// What drives it; `None` when that is left to whoever takes it from the queue.
+    program: Option<Arc<Program>>,
+    /// It is not what the run was started with.
+    changed: bool,
+    forgotten: Vec<StepId>,
+    input: Option<Json>,
 }
 
 impl IntoFuture for RetryRun {

@@ -84,6 +84,12 @@ fn before(step: &str) -> ForkPoint {
     ForkPoint::Before(step.to_owned())
 }
 
+/// What a fork shares, and what was given to it, is no decision of its own.
+async fn same_again(engine: &Engine, run: RunId) {
+    let replayed = engine.replay(run).await.unwrap();
+    assert_eq!(replayed.difference, None, "{run}");
+}
+
 const END: &str = "deploy told publish a!";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -241,6 +247,7 @@ async fn a_result_is_given_until_something_was_made_of_it() {
                 .unwrap();
             let given = output(&fork).await;
             assert!(given.as_str().unwrap().ends_with("given"), "{given}");
+            same_again(&engine, fork.id()).await;
             let (entry, own) = world.reopened(fork.id()).await;
             assert_eq!(forked(&own).changes, [Change::Result(step.to_owned())]);
             assert_eq!(
@@ -542,4 +549,106 @@ async fn a_fork_of_a_long_run_takes_little_room() {
     let (entry, _) = world.reopened(fork.id()).await;
     assert_eq!(entry.row.head.seq, Seq(9_001));
     engine.close().await.unwrap();
+}
+
+/// Whatever a fork writes again it says first, and it writes nothing else: from every event of a run, of a
+/// fork of it and of a retry, also where they only share it, and between the end of a child and of its step.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_fork_says_it_writes_again_is_what_it_writes_again() {
+    on_both(|world| async move {
+        let engine = world.engine().await;
+        let outside = Outside::default();
+        let first = publishing(&engine, &outside).start(&"a".to_owned());
+        let first = first.await.unwrap().id();
+        engine.run(first).wait().await.unwrap();
+        let fork = engine.fork(&first, ForkPoint::Last).await.unwrap();
+        fork.wait().await.unwrap();
+        let failing = engine.task("failing", {
+            let outside = Arc::clone(&outside);
+            move |ctx: Ctx, fails: bool| {
+                let outside = Arc::clone(&outside);
+                async move {
+                    write(&ctx, "send", "x", &outside).await?;
+                    let last = ctx.step("last").run(|| async {
+                        match fails {
+                            true => Err(TaskError::new("not now").permanent()),
+                            false => Ok(()),
+                        }
+                    });
+                    last.await
+                }
+            }
+        });
+        let failed = failing.start(&true).await.unwrap();
+        failed.wait().await.unwrap();
+        let retried = engine.retry(&failed.id()).input(&false).await.unwrap();
+        retried.wait().await.unwrap();
+        let mut between = 0;
+        for run in [first, fork.id(), retried.id()] {
+            let (_, events) = world.reopened(run).await;
+            for seq in 1..events.len() as u64 {
+                let mut fork = engine.fork(&run, at(seq));
+                let outlook = fork.look().await.unwrap();
+                let mut said: Vec<String> = outlook.writes().map(|it| it.id.clone()).collect();
+                let before = steps(&outside).len();
+                let fork = fork.await.unwrap();
+                fork.wait().await.unwrap();
+                let mut done = steps(&outside).split_off(before);
+                same_again(&engine, fork.id()).await;
+                assert_eq!(
+                    steps(&outside).len(),
+                    before + done.len(),
+                    "a replay writes nothing"
+                );
+                said.sort();
+                done.sort();
+                assert_eq!(said, done, "{run} from event {seq}");
+                assert!(outlook.gone.is_empty());
+                let event = &events[seq as usize - 1];
+                between += usize::from(event.body.kind() == "child.finished");
+            }
+        }
+        assert_eq!(between, 2, "a child's end was among the events");
+        engine.close().await.unwrap();
+    })
+    .await;
+}
+
+/// Of a child that was deleted or erased nobody can say what it wrote; a fork that starts it again says that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fork_says_of_which_children_nothing_is_known() {
+    on_both(|world| async move {
+        let engine = world.engine().await;
+        let outside = Outside::default();
+        for erased in [false, true] {
+            let run = publishing(&engine, &outside).start(&"a".to_owned());
+            let run = run.await.unwrap().id();
+            engine.run(run).wait().await.unwrap();
+            let (_, events) = world.reopened(run).await;
+            let child = events.iter().find_map(|event| match &event.body {
+                Body::ChildStarted(started) => Some(started.child),
+                _ => None,
+            });
+            let child = child.unwrap();
+            match erased {
+                true => drop(engine.erase(&child, store::Heirs::default()).await.unwrap()),
+                false => engine.store().delete(&child).await.unwrap(),
+            }
+            let outlook = engine.fork(&run, before("tell")).look().await.unwrap();
+            assert!(outlook.again.is_empty(), "{outlook:?}");
+            assert!(!outlook.is_harmless() && outlook.repeats());
+            let gone: Vec<_> = outlook
+                .gone
+                .iter()
+                .map(|it| (it.child, it.erased))
+                .collect();
+            assert_eq!(gone, [(child, erased)]);
+            assert_eq!(outlook.gone[0].step.to_string(), "deploy");
+            let end = ForkPoint::Last;
+            let outlook = engine.fork(&run, end).look().await.unwrap();
+            assert!(outlook.is_harmless(), "its step keeps its result");
+        }
+        engine.close().await.unwrap();
+    })
+    .await;
 }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use logreel::core::event::{Budget, Custom, Effect, Provenance, RunKind, RunStarted, StepFinished};
+use logreel::core::meaning::digest_of_json;
 use logreel::core::{AppendId, Draft, Epoch, Payload, RunState, Verifier};
 use logreel::store::sqlite::Options;
 use logreel::store::{Append, NewRun, Owner, OwnerId, SystemEnv};
@@ -54,7 +55,7 @@ fn started() -> RunStarted {
         },
         session: None,
         spec: Payload::null(),
-        spec_digest: Digest::of(b"long"),
+        spec_digest: digest_of_json(&Json::null()),
         spec_file: None,
     }
 }

@@ -56,16 +56,18 @@ pub async fn export(
     let trace = trace_of(store, run).await?;
     let mut runs = VecDeque::from([run]);
     let (mut batch, mut count) = (Vec::new(), 0);
+    let root = run;
     while let Some(run) = runs.pop_front() {
         let entry = match store.entry(&run).await {
             Ok(entry) => entry,
             // Announced and never made, or pruned.
-            Err(logreel::store::Error::NotFound(_)) if count > 0 => continue,
+            Err(logreel::store::Error::NotFound(_)) if run != root => continue,
             Err(error) => return Err(error.into()),
         };
-        if entry.erased {
-            let message = format!("{run} was erased; nothing is left to tell of it");
-            return Err(Failure::new(ErrorKind::NotApplicable, message).into());
+        match entry.erased {
+            true if run != root => continue,
+            true => return Err(logreel::store::Error::ErasedRun(run).into()),
+            false => {}
         }
         let mut of_run = RunSpans::new(run, trace);
         let mut pages = Pages::new(store, run, Seq::FIRST, entry.row.head.seq);

@@ -33,7 +33,7 @@ pub struct Case {
 
 /// Replays every run in the folder, or in the file.
 pub async fn run(args: &Args, path: &Path, out: &mut Output) -> anyhow::Result<u8> {
-    let files = files(path)?;
+    let files = files(path, &args.what)?;
     let store = MemoryStore::new(Arc::new(SystemEnv));
     let settings = Settings::load(None)?;
     let agents = agents::agents(&settings);
@@ -43,7 +43,7 @@ pub async fn run(args: &Args, path: &Path, out: &mut Output) -> anyhow::Result<u
         .agents(Arc::new(agents.clone()))
         .build()
         .await?;
-    let (runs, unread) = imported(&engine, &files).await;
+    let (runs, unread) = imported(&engine, files).await;
     let mut cases = Vec::new();
     for run in roots(&store, &runs).await? {
         let began = SystemEnv.monotonic();
@@ -94,10 +94,13 @@ pub fn write_report(path: &Path, cases: &[Case], unread: &[Unread]) -> anyhow::R
     written.with_context(|| format!("{} cannot be written", path.display()))
 }
 
-/// The files of the suite, by name.
-fn files(path: &Path) -> std::result::Result<Vec<PathBuf>, Failure> {
+/// A file of the suite, and what it holds.
+type Opened = (PathBuf, std::result::Result<RunFile, Failure>);
+
+/// The files of the suite, by name; or the one that was named, which must be one.
+fn files(path: &Path, name: &str) -> std::result::Result<Vec<Opened>, Failure> {
     if !path.is_dir() {
-        return Ok(vec![path.to_owned()]);
+        return Ok(vec![(path.to_owned(), Ok(carried::open(name)?))]);
     }
     let unreadable = |error: std::io::Error| {
         let message = format!("{} cannot be read: {error}", path.display());
@@ -117,22 +120,26 @@ fn files(path: &Path) -> std::result::Result<Vec<PathBuf>, Failure> {
         return Err(Failure::new(ErrorKind::Usage, message).hint(hint));
     }
     files.sort();
-    Ok(files)
+    let open = |file: PathBuf| {
+        let name = file.display().to_string();
+        let opened = RunFile::open(&file).map_err(|error| carried::refused(&name, &error));
+        (file, opened)
+    };
+    Ok(files.into_iter().map(open).collect())
 }
 
 /// Takes every file in, checked: a chain that does not hold is no recording.
-async fn imported(engine: &Engine, files: &[PathBuf]) -> (Vec<RunId>, Vec<Unread>) {
+async fn imported(engine: &Engine, files: Vec<Opened>) -> (Vec<RunId>, Vec<Unread>) {
     let (mut runs, mut unread) = (Vec::new(), Vec::new());
-    for file in files {
-        let name = file.display().to_string();
-        let taken = match RunFile::open(file) {
+    for (file, opened) in files {
+        let taken = match opened {
             Ok(opened) => engine.import(&opened).await.map_err(anyhow::Error::from),
-            Err(error) => Err(carried::refused(&name, &error).into()),
+            Err(failure) => Err(failure.into()),
         };
         match taken {
             Ok(taken) => runs.extend(taken.iter().map(|it| it.entry.row.run)),
             Err(error) => unread.push(Unread {
-                file: file.clone(),
+                file,
                 failure: failure_of(&error)
                     .unwrap_or_else(|| Failure::new(ErrorKind::Invalid, "it cannot be read")),
             }),

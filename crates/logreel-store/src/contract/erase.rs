@@ -6,11 +6,12 @@ use logreel_core::{Blob, Digest, Draft, Epoch, Json, Outside, Payload, RunId, Se
 use serde_json::json;
 
 use super::facts::{append_id, in_session, phase, step, task};
+use super::import::{elsewhere, packed};
 use super::world::{Pen, World, list_all, read_all};
 use super::{Harness, check_run};
 use crate::{
-    AppendError, CreateError, Env, EraseError, Error, Filter, ForkAt, ForkError, Heirs, NewFork,
-    NewRun,
+    AppendError, CreateError, Env, EraseError, Error, Filter, ForkAt, ForkError, Heirs,
+    ImportError, NewFork, NewRun,
 };
 
 const ALL: Heirs = Heirs {
@@ -331,6 +332,153 @@ pub async fn a_run_that_others_hold_is_erased_with_them_only(harness: &dyn Harne
         bodies,
         [true, true, false, false],
         "what it shares is its parent's"
+    );
+    world.finish().await;
+}
+
+/// A run of the session that goes on from a node, says something of its own, if anything, and ends.
+async fn goes_on(world: &World<'_>, from: Option<Digest>, says: Option<&str>) -> (RunId, Digest) {
+    let started = RunStarted {
+        context: from,
+        ..in_session("talker", "s")
+    };
+    let mut pen = world.driven(started).await;
+    let node = match says {
+        Some(text) => say(&mut pen, text, from).await,
+        None => from.expect("it goes on from something"),
+    };
+    pen.complete(json!(0)).await;
+    pen.release().await;
+    (pen.run, node)
+}
+
+/// What was said is held by everyone whose conversation goes on from it, also when the run between is gone.
+/// A run that only began with a node did not make it: who began with the same one does not go on from it.
+pub async fn a_conversation_is_held_by_all_that_go_on_from_it(harness: &dyn Harness) {
+    let world = World::new(harness).await;
+    let (first, one) = goes_on(&world, None, Some("what the first one said")).await;
+    let (second, two) = goes_on(&world, Some(one), Some("what the second one said")).await;
+    let (third, _) = goes_on(&world, Some(two), Some("what the third one said")).await;
+    let (silent, _) = goes_on(&world, Some(one), None).await;
+    let held = |run: RunId| {
+        let store = &world.store;
+        async move {
+            match store.erase(&run, Heirs::default()).await {
+                Err(EraseError::Needed {
+                    forks,
+                    mut continuations,
+                    ..
+                }) => {
+                    assert_eq!(forks, []);
+                    continuations.sort();
+                    continuations
+                }
+                other => panic!("it is needed, not {other:?}"),
+            }
+        }
+    };
+    let sorted = |mut runs: Vec<RunId>| {
+        runs.sort();
+        runs
+    };
+    assert_eq!(held(first).await, sorted(vec![second, third, silent]));
+    assert_eq!(held(second).await, [third]);
+    world.store.delete(&second).await.expect("it is deleted");
+    assert_eq!(held(first).await, sorted(vec![third, silent]));
+    let erased = world.store.erase(&silent, ALL).await;
+    assert_eq!(erased.expect("nobody goes on from it"), [silent]);
+    assert!(!world.entry(&third).await.erased && !world.entry(&first).await.erased);
+    let said = world.store.blob(&one).await.expect("an answer");
+    assert!(said.is_some(), "the others still need it");
+    let erased = world.store.erase(&first, ALL).await.expect("both go");
+    assert_eq!(sorted(erased), sorted(vec![first, third]));
+    for node in [one, two] {
+        let left = world.store.blob(&node).await.expect("an answer");
+        assert_eq!(left, None, "nobody is left who said or heard it");
+    }
+    world.finish().await;
+}
+
+/// Who brought a run's events along holds them, whatever run is between the two.
+pub async fn a_fork_that_came_whole_holds_what_its_forebears_held(harness: &dyn Harness) {
+    let world = World::new(harness).await;
+    let there = elsewhere(&world);
+    let mut pen = there.driven(task("first")).await;
+    pen.write(vec![
+        phase(Phase::Executing),
+        step("one", json!("a secret")),
+    ])
+    .await;
+    let first = pen.run;
+    let mut runs = vec![first];
+    for _ in 0..2 {
+        let parent = runs[runs.len() - 1];
+        let forked = there.store.fork(fork_of(&there, parent)).await;
+        runs.push(forked.expect("a fork").entry().row.run);
+    }
+    let last = runs[2];
+    for run in [runs[1], last] {
+        there.cancel(&run).await;
+    }
+    pen.complete(json!(1)).await;
+    pen.release().await;
+    // The one between stays there.
+    for run in [first, last] {
+        let import = packed(&*there.store, &run, None).await;
+        world.store.import(import).await.expect("it is taken in");
+    }
+    match world.store.erase(&first, Heirs::default()).await {
+        Err(EraseError::Needed { forks, .. }) => assert_eq!(forks, [last]),
+        other => panic!("it is needed, not {other:?}"),
+    }
+    let mut erased = world.store.erase(&first, ALL).await.expect("both go");
+    erased.sort();
+    let mut both = vec![first, last];
+    both.sort();
+    assert_eq!(erased, both);
+    for run in &both {
+        let records = read_all(&*world.store, run, 9).await;
+        let is_erased =
+            |record: &logreel_core::Record| matches!(record.body, StoredBody::Erased(_));
+        assert!(records.iter().all(is_erased));
+        check_run(&*world.store, run).await;
+    }
+    world.finish().await;
+}
+
+/// What was imported before its end and not taken over is nobody's work here: it may be erased, and is not
+/// taken over or imported any more.
+pub async fn an_unfinished_import_is_erased(harness: &dyn Harness) {
+    let world = World::new(harness).await;
+    let there = elsewhere(&world);
+    let mut pen = there.driven(in_session("carried", "s")).await;
+    pen.write(vec![
+        phase(Phase::Executing),
+        step("one", json!("a secret")),
+    ])
+    .await;
+    let run = pen.run;
+    let import = packed(&*there.store, &run, None).await;
+    let before = world.store.import(import).await.expect("it is taken in");
+    assert!(before.read_only);
+    let erased = world.store.erase(&run, Heirs::default()).await;
+    assert_eq!(erased.expect("it is erased"), [run]);
+    let after = world.entry(&run).await;
+    assert!(after.erased && after.driver.is_none() && after.ready_at.is_none());
+    assert_eq!(after.row.head, before.row.head);
+    check_run(&*world.store, &run).await;
+    let taken = world.store.take_over(&run).await;
+    assert!(
+        matches!(taken, Err(ImportError::Store(Error::ErasedRun(_)))),
+        "{taken:?}"
+    );
+    pen.complete(json!(1)).await;
+    pen.release().await;
+    let more = packed(&*there.store, &run, Some(before.row.head)).await;
+    let more = world.store.import(more).await;
+    assert!(
+        matches!(more, Err(ImportError::Store(Error::ErasedRun(_)))),
+        "{more:?}"
     );
     world.finish().await;
 }

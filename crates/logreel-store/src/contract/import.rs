@@ -35,7 +35,7 @@ impl Source for Given {
 }
 
 /// Another store, in which runs are made that are imported.
-fn elsewhere<'h>(world: &World<'h>) -> World<'h> {
+pub(super) fn elsewhere<'h>(world: &World<'h>) -> World<'h> {
     World {
         harness: world.harness,
         env: world.env.clone(),
@@ -78,7 +78,7 @@ async fn changed(
     }
 }
 
-async fn packed(store: &dyn RunStore, run: &RunId, after: Option<Head>) -> Import {
+pub(super) async fn packed(store: &dyn RunStore, run: &RunId, after: Option<Head>) -> Import {
     changed(store, run, after, &[], |_| {}).await
 }
 

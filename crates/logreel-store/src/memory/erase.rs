@@ -1,8 +1,10 @@
 //! Erasing what a run held (rule 33).
 
+use std::collections::HashSet;
+
 use logreel_core::codec::StoredBody;
-use logreel_core::event::{Body, Relation};
-use logreel_core::{Payload, RunId, RunKey};
+use logreel_core::event::Relation;
+use logreel_core::{Digest, Payload, Record, RunId, RunKey};
 
 use super::MemoryStore;
 use super::state::{Run, State};
@@ -18,6 +20,7 @@ impl MemoryStore {
             Ok::<_, EraseError>(Candidate {
                 run,
                 status: it.tip.row.status(),
+                read_only: it.read_only,
                 driven: self.is_driven(state, it),
                 forks: state.forks_to_erase(&run),
                 continuations: state.continuations_of(&run),
@@ -39,21 +42,34 @@ impl MemoryStore {
 
 impl State {
     fn forks_to_erase(&self, run: &RunId) -> Vec<RunId> {
-        let heirs = self.heirs_of(run);
-        let forks = heirs.filter(|(heir, relation)| *relation != Relation::Child && !heir.erased);
-        forks.map(|(heir, _)| heir.tip.row.run).collect()
+        let is_fork = |heir: &&Run| {
+            let parent = heir.tip.row.facts.parent.as_ref();
+            let of_run = parent.filter(|it| it.run == *run && it.relation != Relation::Child);
+            // Who brought its events along was forked from it too, by way of a run that need not be here.
+            of_run.is_some() || heir.origins.iter().any(|(origin, _)| origin == run)
+        };
+        let forks = self.runs.values().filter(|heir| !heir.erased);
+        let forks = forks.filter(is_fork);
+        forks.map(|heir| heir.tip.row.run).collect()
     }
 
-    /// Those that began with a context node of this run.
+    /// Those that began with a context node that this run made, or with one that follows such a node,
+    /// however many runs ago.
     fn continuations_of(&self, run: &RunId) -> Vec<RunId> {
-        let goes_on = |it: &&Run| {
-            let node = it.log.first().and_then(|record| record.decode().ok());
-            let node = node.and_then(|event| match event.body {
-                Body::RunStarted(started) => started.context,
-                _ => None,
-            });
-            let kept = node.and_then(|node| self.blobs.get(&node));
-            it.tip.row.run != *run && !it.erased && kept.is_some_and(|it| it.runs.contains(run))
+        let Ok(it) = self.run(run) else {
+            return Vec::new();
+        };
+        let own = it
+            .log
+            .iter()
+            .filter(|record| record.origin.is_none() && record.kind != "run.started");
+        let made: HashSet<Digest> = own.filter_map(Record::node).map(|it| it.node).collect();
+        let goes_on = |heir: &&Run| {
+            let first = heir.log.first().filter(|it| it.kind == "run.started");
+            let pinned = first.and_then(Record::node).map(|it| it.node);
+            let before = |node: &Digest| self.blobs.get(node).and_then(|kept| kept.previous);
+            let mut nodes = std::iter::successors(pinned, before);
+            heir.tip.row.run != *run && !heir.erased && nodes.any(|node| made.contains(&node))
         };
         let runs = self.runs.values().filter(goes_on);
         runs.map(|it| it.tip.row.run).collect()

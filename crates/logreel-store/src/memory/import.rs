@@ -104,6 +104,9 @@ impl MemoryStore {
         let mut guard = self.lock();
         let state = &mut *guard;
         let it = state.run(run)?;
+        if it.erased {
+            return Err(Error::ErasedRun(*run).into());
+        }
         if it.read_only {
             // Rule 6: a session has one active run.
             let session = it.tip.row.facts.session.clone();

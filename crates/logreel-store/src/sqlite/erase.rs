@@ -1,9 +1,10 @@
 //! Erasing runs (SEMANTICS 33): what they held is taken out of the tables, and then out of the files.
 
+use std::collections::{BTreeSet, HashSet};
+
 use logreel_core::codec::StoredBody;
-use logreel_core::event::Body;
 use logreel_core::{Digest, RunId, RunKey, Seq};
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use super::connect::nap;
 use super::delete::delete_blobs;
@@ -68,43 +69,82 @@ fn candidate(tx: &Tx<'_>, run: RunId) -> Result<Candidate, Halt> {
     Ok(Candidate {
         run,
         status: stored.row.status(),
+        read_only: stored.read_only,
         driven,
         forks: fork::forks_to_erase(tx.conn, &run)?,
         continuations: continuations(tx.conn, stored.id)?,
     })
 }
 
-/// The runs that began with a context node of this one: their conversation holds what was said in it.
+/// The runs whose conversation goes on from what was said in this one, however many runs ago: they began with
+/// a context node that it made, or with one that follows such a node.
 fn continuations(conn: &Connection, id: i64) -> Result<Vec<RunId>, Halt> {
-    let sql = format!(
-        "SELECT r.run, e.* FROM (SELECT DISTINCT o.run AS id FROM blob_refs b
-           JOIN blob_refs o ON o.digest = b.digest AND o.run <> b.run WHERE b.run = ?1) c
-         JOIN runs r ON r.id = c.id AND NOT r.erased
-         JOIN (SELECT run AS id, {RECORD} FROM events WHERE seq = 1) e ON e.id = c.id ORDER BY c.id"
-    );
-    let of_run = "SELECT 1 FROM blob_refs WHERE run = ?1 AND digest = ?2";
-    let mut statement = conn.prepare_cached(&sql)?;
-    let mut found = statement.query([id])?;
-    let mut runs = Vec::new();
-    while let Some(row) = found.next()? {
-        let body: Option<String> = row.get("body")?;
-        let (kind, format): (String, u16) = (row.get("kind")?, row.get("format")?);
-        let Some(body) = body else { continue };
-        let Ok(Body::RunStarted(started)) = logreel_core::codec::decode_body(format, &kind, &body)
-        else {
-            continue;
-        };
-        let Some(node) = started.context else {
-            continue;
-        };
-        let node = node.as_bytes().as_slice();
-        if conn.prepare_cached(of_run)?.exists(params![id, node])? {
-            runs.push(rows::run_id(
-                row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?,
-            )?);
+    let made = made_nodes(conn, id)?;
+    // Nodes that follow, whoever made them: a run between may be gone, and what was said stays.
+    let mut follows = conn.prepare_cached("SELECT digest FROM blobs WHERE previous = ?1")?;
+    let mut known: HashSet<Digest> = made.iter().copied().collect();
+    let mut left = made;
+    while let Some(node) = left.pop() {
+        let mut found = follows.query([node.as_bytes().as_slice()])?;
+        while let Some(row) = found.next()? {
+            let next: Vec<u8> = row.get(0)?;
+            let bad = || damaged("the digest of a context node has another length");
+            let next = Digest::from_slice(&next).ok_or_else(bad)?;
+            if known.insert(next) {
+                left.push(next);
+            }
         }
     }
+    let mut refers = conn.prepare_cached("SELECT run FROM blob_refs WHERE digest = ?1")?;
+    let mut heirs: BTreeSet<i64> = BTreeSet::new();
+    for node in &known {
+        let runs = refers.query_map([node.as_bytes().as_slice()], |row| row.get(0))?;
+        for run in runs {
+            heirs.insert(run?);
+        }
+    }
+    heirs.remove(&id);
+    let mut named = conn.prepare_cached("SELECT run FROM runs WHERE id = ?1 AND NOT erased")?;
+    let mut runs = Vec::new();
+    for heir in heirs {
+        if !pinned(conn, heir)?.is_some_and(|node| known.contains(&node)) {
+            continue;
+        }
+        let run: Option<String> = named.query_row([heir], |row| row.get(0)).optional()?;
+        runs.extend(run.map(|run| rows::run_id(&run)).transpose()?);
+    }
     Ok(runs)
+}
+
+/// The context nodes that the run made itself: neither the one it began with nor what it brought along are
+/// its own.
+fn made_nodes(conn: &Connection, id: i64) -> Result<Vec<Digest>, Halt> {
+    let sql = format!(
+        "SELECT {RECORD} FROM events WHERE run = ?1 AND kind IN ('message.added', 'context.compacted')
+           AND seq > ifnull((SELECT max(last) FROM origins WHERE run = ?1), 0) ORDER BY seq"
+    );
+    let mut statement = conn.prepare_cached(&sql)?;
+    let mut found = statement.query([id])?;
+    let mut nodes = Vec::new();
+    while let Some(row) = found.next()? {
+        nodes.extend(rows::record(row)?.node().map(|it| it.node));
+    }
+    Ok(nodes)
+}
+
+/// The context node that a run began with.
+fn pinned(conn: &Connection, id: i64) -> Result<Option<Digest>, Halt> {
+    let sql = format!("SELECT {RECORD} FROM events WHERE run = ?1 AND seq = 1");
+    let mut statement = conn.prepare_cached(&sql)?;
+    let mut found = statement.query([id])?;
+    let Some(row) = found.next()? else {
+        return Ok(None);
+    };
+    let record = rows::record(row)?;
+    Ok(match record.kind.as_str() {
+        "run.started" => record.node().map(|it| it.node),
+        _ => None,
+    })
 }
 
 fn erase_one(tx: &mut Tx<'_>, run: &RunId) -> Result<(), Halt> {
@@ -121,12 +161,13 @@ fn erase_one(tx: &mut Tx<'_>, run: &RunId) -> Result<(), Halt> {
     erase_bodies(conn, id, run, &keys)?;
     let row = stored.row.erased();
     conn.prepare_cached(
-        "UPDATE runs SET erased = 1, key = NULL, facts = ?2, pulse = ?3 WHERE id = ?1",
+        "UPDATE runs SET erased = 1, key = NULL, facts = ?2, pulse = ?3, status = ?4 WHERE id = ?1",
     )?
     .execute(params![
         id,
         rows::to_text(&*row.facts),
-        rows::to_text(&row.pulse)
+        rows::to_text(&row.pulse),
+        row.status().as_str()
     ])?;
     conn.prepare_cached("UPDATE origins SET key = NULL WHERE run = ?1")?
         .execute([id])?;

@@ -223,8 +223,9 @@ pub(super) fn forks_of(conn: &Connection, run: &RunId) -> Result<Vec<RunId>, Hal
 
 /// The runs that hold what this one held, because they were forked from it, and were not erased.
 pub(super) fn forks_to_erase(conn: &Connection, run: &RunId) -> Result<Vec<RunId>, Halt> {
-    let sql = "SELECT run FROM runs WHERE parent = ?1 AND relation <> 'child' AND NOT erased
-        ORDER BY id";
+    // Who brought its events along was forked from it too, by way of a run that need not be here.
+    let sql = "SELECT run FROM runs WHERE NOT erased AND (parent = ?1 AND relation <> 'child'
+          OR id IN (SELECT run FROM origins WHERE origin = ?1)) ORDER BY id";
     let mut statement = conn.prepare_cached(sql)?;
     let mut found = statement.query([run.to_string()])?;
     let mut forks = Vec::new();

@@ -258,6 +258,9 @@ fn project(
 /// Makes an imported run this store's own.
 pub(super) fn take_over(tx: &mut Tx<'_>, run: RunId) -> Result<Entry, Halt<ImportError>> {
     let stored = rows::load(tx.conn, &run).map_err(Halt::lift)?;
+    if stored.erased {
+        return Err(Error::ErasedRun(run).into());
+    }
     if !stored.read_only {
         return Ok(stored.entry(tx.conn, tx.shared)?);
     }

@@ -1,7 +1,7 @@
 //! Reading one run: its log in pages, its row, its key, its blobs.
 
 use logreel_core::codec::Stored;
-use logreel_core::{Digest, Event, Record, RunId, RunKey, Seq};
+use logreel_core::{Digest, Event, FOLD_VERSION, Record, RunId, RunKey, Seq};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::failure::Halt;
@@ -185,4 +185,59 @@ pub(super) fn find(conn: &Connection, prefix: &str, limit: usize) -> Result<Vec<
         )?);
     }
     Ok(runs)
+}
+
+/// Which columns that runs are listed by are not what the row says.
+pub(super) fn misfiled(conn: &Connection, run: &RunId) -> Result<Option<String>, Halt> {
+    // One moment for both.
+    let moment = conn.unchecked_transaction()?;
+    let stored = rows::load(&moment, run)?;
+    let sql = "SELECT fold_version, status, session, agent, kind, parent, relation, spec_digest,
+          final_state_digest FROM runs WHERE id = ?1";
+    let mut statement = moment.prepare_cached(sql)?;
+    let mut found = statement.query([stored.id])?;
+    let Some(row) = found.next()? else {
+        return Ok(None);
+    };
+    // What an older build wrote is written anew with the run's next event.
+    if row.get::<_, u32>("fold_version")? != FOLD_VERSION {
+        return Ok(None);
+    }
+    let facts = &stored.row.facts;
+    let parent = facts.parent.as_ref();
+    let texts = [
+        ("status", Some(stored.row.status().as_str().to_owned())),
+        (
+            "session",
+            facts.session.as_ref().map(|it| it.as_str().to_owned()),
+        ),
+        ("agent", Some(facts.agent.to_string())),
+        ("kind", Some(facts.kind.as_str().to_owned())),
+        ("parent", parent.map(|it| it.run.to_string())),
+        (
+            "relation",
+            parent.map(|it| rows::relation_name(it.relation).to_owned()),
+        ),
+    ];
+    for (column, said) in texts {
+        if row.get::<_, Option<String>>(column)? != said {
+            return Ok(Some(format!(
+                "the column `{column}` of its row is not what the row says"
+            )));
+        }
+    }
+    let end = facts.ended.as_ref().map(|ended| ended.final_state_digest);
+    let digests = [
+        ("spec_digest", Some(facts.spec_digest)),
+        ("final_state_digest", end),
+    ];
+    for (column, said) in digests {
+        let stored: Option<Vec<u8>> = row.get(column)?;
+        if stored.as_deref() != said.as_ref().map(|it| it.as_bytes().as_slice()) {
+            return Ok(Some(format!(
+                "the column `{column}` of its row is not what the row says"
+            )));
+        }
+    }
+    Ok(None)
 }

@@ -147,6 +147,10 @@ impl RunStore for SqliteStore {
         self.reading(|conn| fork::keys(conn, run))
     }
 
+    async fn misfiled(&self, run: &RunId) -> Result<Option<String>, Error> {
+        self.reading(|conn| read::misfiled(conn, run))
+    }
+
     async fn list(
         &self,
         filter: &Filter,

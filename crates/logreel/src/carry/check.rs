@@ -3,10 +3,16 @@
 
 use std::fmt;
 
-use logreel_core::meaning::ResultSet;
+use logreel_core::codec::StoredBody;
+use logreel_core::meaning::{ResultSet, digest_of_json};
 use logreel_core::{
-    Body, DecodeError, Event, Head, Record, Row, RunId, RunKey, RunState, Seq, Tally, Verifier,
+    Body, DecodeError, Digest, Event, Head, Json, Payload, Record, Row, RunId, RunKey, RunState,
+    Seq, Tally, Verifier,
 };
+
+/// The last epoch that a log may have: whoever takes a run over begins the next one, and stores keep them in
+/// 63 bits. No run has so many drivers.
+const EPOCH_MAX: u64 = 1 << 62;
 
 /// Why a log does not hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,6 +75,38 @@ pub struct LogCheck {
     state: Option<RunState>,
     results: Results,
     unfolded: Option<Unfolded>,
+    /// Whose bodies were not erased: those whose key is known.
+    kept: Vec<RunId>,
+    /// The run itself is known to be erased.
+    is_erased: bool,
+    specs: Vec<SpecInBlob>,
+}
+
+/// A spec that is too large for its event, whose digest is checked once its bytes are there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SpecInBlob {
+    /// The event that has it.
+    pub seq: Seq,
+    /// Where it is.
+    pub blob: Digest,
+    /// The digest that it must have.
+    pub spec_digest: Digest,
+}
+
+impl SpecInBlob {
+    /// Whether these bytes, which are the blob's, are the spec that the event says.
+    pub fn check(&self, bytes: &[u8]) -> Result<(), Problem> {
+        let text = std::str::from_utf8(bytes).ok();
+        let spec = text.and_then(|text| Json::parse(text).ok());
+        check_spec(self.seq, spec.as_ref(), self.spec_digest)
+    }
+}
+
+fn check_spec(seq: Seq, spec: Option<&Json>, spec_digest: Digest) -> Result<(), Problem> {
+    match spec.map(digest_of_json) {
+        Some(digest) if digest == spec_digest => Ok(()),
+        _ => Err(Problem::at(seq, "its spec_digest is not that of its spec")),
+    }
 }
 
 /// A fork may take results away again, and must know whose they are. Any other log needs the sum alone,
@@ -109,7 +147,18 @@ impl LogCheck {
             state: None,
             results: Results::Sum(ResultSet::default()),
             unfolded: None,
+            kept: keys
+                .iter()
+                .filter_map(|(of, key)| key.map(|_| *of))
+                .collect(),
+            is_erased: false,
+            specs: Vec::new(),
         }
+    }
+
+    /// Specs of the events so far whose bytes must be [looked at](SpecInBlob::check) by whoever has them.
+    pub fn take_specs(&mut self) -> Vec<SpecInBlob> {
+        std::mem::take(&mut self.specs)
     }
 
     /// Checks the next event.
@@ -119,6 +168,11 @@ impl LogCheck {
         self.verifier
             .check(record)
             .map_err(|error| Problem::at(expected, error.to_string()))?;
+        if record.epoch.0 > EPOCH_MAX {
+            let what = format!("no run has an epoch {}", record.epoch.0);
+            return Err(Problem::at(seq, what));
+        }
+        self.check_erased(record)?;
         if self.unfolded.is_some() {
             return Ok(());
         }
@@ -145,8 +199,46 @@ impl LogCheck {
         self.fold(record, &event)
     }
 
+    /// A run is erased as a whole, with the key of its bodies. One body that is gone beside others that are
+    /// not was taken out.
+    fn check_erased(&self, record: &Record) -> Result<(), Problem> {
+        let writer = record.origin.unwrap_or(self.run);
+        match &record.body {
+            StoredBody::Erased(_) if self.kept.contains(&writer) => {
+                let what = format!("its body was taken out, but {writer} was not erased");
+                Err(Problem::at(record.seq, what))
+            }
+            StoredBody::Text(_) if self.is_erased && writer == self.run => {
+                let what = "its body is there, but the run is said to be erased";
+                Err(Problem::at(record.seq, what))
+            }
+            StoredBody::Erased(_) | StoredBody::Text(_) => Ok(()),
+        }
+    }
+
+    /// The spec that a run goes on under has the digest that it is known by.
+    fn check_spec(&mut self, event: &Event) -> Result<(), Problem> {
+        let (spec, spec_digest) = match &event.body {
+            Body::RunStarted(started) => (&started.spec, started.spec_digest),
+            Body::SpecChanged(changed) => (&changed.spec, changed.spec_digest),
+            _ => return Ok(()),
+        };
+        match spec {
+            Payload::Inline(spec) => check_spec(event.seq, Some(spec), spec_digest),
+            Payload::Blob(reference) => {
+                self.specs.push(SpecInBlob {
+                    seq: event.seq,
+                    blob: reference.blob,
+                    spec_digest,
+                });
+                Ok(())
+            }
+        }
+    }
+
     fn fold(&mut self, record: &Record, event: &Event) -> Result<(), Problem> {
         let seq = record.seq;
+        self.check_spec(event)?;
         let has_ended = |state: &RunState| state.row.facts.ended.is_some();
         let before_end = !self.state.as_ref().is_some_and(has_ended);
         let folded = match &mut self.state {
@@ -184,10 +276,11 @@ impl LogCheck {
         self.state = None;
     }
 
-    /// Says that the fold is gone, when that is known beforehand.
+    /// Says that the run was erased, when that is known beforehand.
     #[must_use]
-    pub fn unfolded(mut self, why: Option<Unfolded>) -> Self {
-        self.unfolded = why;
+    pub fn erased(mut self, is_erased: bool) -> Self {
+        self.is_erased = is_erased;
+        self.unfolded = is_erased.then_some(Unfolded::Erased);
         self
     }
 

@@ -86,8 +86,8 @@ impl Engine {
         Ok(exported)
     }
 
-    /// Whether the run may be [moved away](Engine::move_away) now: it has not ended, and neither it nor
-    /// anyone below it is at work.
+    /// Whether the run may be [moved away](Engine::move_away) now: it has not ended, is nobody's child, and
+    /// neither it nor anyone below it is at work.
     pub async fn check_movable(&self, run: &RunId) -> Result<(), Error> {
         let entry = self.0.store.entry(run).await?;
         self.0.check_movable(&entry).await
@@ -123,6 +123,12 @@ impl Inner {
         }
         if entry.read_only {
             return Err(logreel_store::Error::ReadOnly(run).into());
+        }
+        // Alone it could go on nowhere, and here its parent would see it cancelled.
+        let parent = entry.row.facts.parent.as_ref();
+        if let Some(parent) = parent.filter(|parent| parent.relation == Relation::Child) {
+            let parent = parent.run;
+            return Err(Error::PartOf { run, parent });
         }
         if let Some(driver) = entry.driver.as_ref().filter(|driver| driver.alive) {
             let by = driver.owner.to_string();

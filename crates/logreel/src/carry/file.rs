@@ -173,10 +173,15 @@ impl FileReading {
                 asked = Some(line.record.digest);
             }
         }
+        let specs = check.take_specs();
         let folded = check.finish(&header.head).map_err(of_run)?;
         let mut blobs = 0;
-        while self.next_blob()?.is_some() {
+        while let Some(imported) = self.next_blob()? {
             blobs += 1;
+            let blob = &imported.blob;
+            for spec in specs.iter().filter(|spec| spec.blob == blob.digest()) {
+                spec.check(blob.bytes()).map_err(of_run)?;
+            }
         }
         self.end()?;
         Ok(Some(CheckedRun {
@@ -373,8 +378,8 @@ impl Expected {
     }
 }
 
-/// The node before a context node.
-pub(super) fn previous_node(bytes: &[u8]) -> Option<Digest> {
+/// The context node before this one, whose bytes these are.
+pub fn previous_node(bytes: &[u8]) -> Option<Digest> {
     #[derive(serde::Deserialize)]
     struct Node {
         previous: Option<Digest>,

@@ -39,6 +39,8 @@ pub enum ImportOutcome {
     },
     /// All of it was here.
     NothingNew,
+    /// It was erased here, and stays so.
+    Erased,
 }
 
 impl Engine {
@@ -153,6 +155,14 @@ impl Inner {
             let moved = matches!(end, Some(End::Cancelled { reason: Some(why) }) if why == MOVED);
             return Err(Error::Diverged { run, seq, moved });
         }
+        if here.erased {
+            let (outcome, after) = (ImportOutcome::Erased, Some(head));
+            return Ok(Plan {
+                checked,
+                outcome,
+                after,
+            });
+        }
         if let (ImportOutcome::Forwarded { .. }, Some(driver)) = (outcome, &here.driver)
             && driver.alive
         {
@@ -218,7 +228,7 @@ impl Inner {
             }
         }
         let entry = match (outcome, checked.folded) {
-            (ImportOutcome::NothingNew, _) => {
+            (ImportOutcome::NothingNew | ImportOutcome::Erased, _) => {
                 source.skip_all()?;
                 self.store.entry(&run).await?
             }

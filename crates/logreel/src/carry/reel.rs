@@ -15,7 +15,7 @@ use super::error::FileError;
 pub(super) const VERSION: u64 = 1;
 
 /// How a zstd frame begins.
-pub(super) const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+pub(crate) const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
 /// The largest window that is unpacked with: 8 MiB, more than the level we write with needs.
 const WINDOW_LOG_MAX: u32 = 23;

@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
@@ -12,7 +13,9 @@ use logreel_core::{Digest, Epoch, Event, Payload, Record, RunId, Seq, Timestamp}
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::trace;
 use crate::Error;
+use crate::carry::REEL_MAGIC;
 
 /// A log in a file.
 #[derive(Debug, Clone)]
@@ -64,13 +67,19 @@ impl LogFile {
         }
     }
 
-    /// Shows each line to someone, with its type and its number.
+    /// Shows each line to someone, with its type and its number, until they have seen enough.
     fn each_line(
         &self,
-        mut look: impl FnMut(&str, &str, u64) -> Result<(), Error>,
+        mut look: impl FnMut(&str, &str, u64) -> Result<ControlFlow<()>, Error>,
     ) -> Result<(), Error> {
         let file = File::open(&self.path).map_err(|error| self.error(0, error))?;
         let mut reader = BufReader::with_capacity(1 << 16, file);
+        let first = reader.fill_buf().map_err(|error| self.error(0, error))?;
+        if first.starts_with(&REEL_MAGIC) {
+            let why =
+                "it is a reel, which is compressed; `logreel import` it, or take a jsonl export";
+            return Err(self.error(0, why));
+        }
         let (mut line, mut number) = (String::new(), 0);
         loop {
             line.clear();
@@ -84,19 +93,50 @@ impl LogFile {
             }
             let tagged: Tagged =
                 serde_json::from_str(&line).map_err(|error| self.error(number, error))?;
-            look(tagged.r#type.as_deref().unwrap_or("event"), &line, number)?;
+            let tag = tagged.r#type.as_deref().unwrap_or("event");
+            if look(tag, &line, number)?.is_break() {
+                return Ok(());
+            }
         }
+    }
+
+    /// The first event.
+    pub(super) fn first(&self) -> Result<Option<Event>, Error> {
+        let mut first = None;
+        self.each_event(|_, event| {
+            first = Some(event);
+            Ok(ControlFlow::Break(()))
+        })?;
+        Ok(first)
+    }
+
+    /// The context nodes that the file has: what each says, as a hash, and the one before it.
+    pub(super) fn nodes(&self) -> Result<HashMap<Digest, (u64, Option<Digest>)>, Error> {
+        let mut nodes = HashMap::new();
+        self.each_line(|tag, line, number| {
+            if tag != "blob" {
+                return Ok(ControlFlow::Continue(()));
+            }
+            let wrong = |why: String| self.error(number, why);
+            let blob: BlobLine =
+                serde_json::from_str(line).map_err(|error| wrong(error.to_string()))?;
+            let bytes = base64::engine::general_purpose::STANDARD.decode(blob.base64);
+            let bytes = bytes.map_err(|error| wrong(error.to_string()))?;
+            nodes.extend(trace::of_node(&bytes).map(|node| (blob.digest, node)));
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(nodes)
     }
 
     /// Shows each event to someone.
     pub(super) fn each_event(
         &self,
-        mut look: impl FnMut(RunId, Event) -> Result<(), Error>,
+        mut look: impl FnMut(RunId, Event) -> Result<ControlFlow<()>, Error>,
     ) -> Result<(), Error> {
         let mut of_run = None;
         self.each_line(|tag, line, number| {
             if tag != "event" {
-                return Ok(());
+                return Ok(ControlFlow::Continue(()));
             }
             let wrong = |why: String| self.error(number, why);
             let line: EventLine =
@@ -137,7 +177,7 @@ impl LogFile {
             if wanted.contains(&event.seq) {
                 events.insert(event.seq, event);
             }
-            Ok(())
+            Ok(ControlFlow::Continue(()))
         })?;
         Ok(events)
     }
@@ -150,7 +190,7 @@ impl LogFile {
         let mut found = None;
         self.each_line(|tag, line, number| {
             if tag != "blob" {
-                return Ok(());
+                return Ok(ControlFlow::Continue(()));
             }
             let wrong = |why: String| self.error(number, why);
             let blob: BlobLine =
@@ -161,8 +201,9 @@ impl LogFile {
                 let text = String::from_utf8(bytes).map_err(|error| wrong(error.to_string()))?;
                 let json = logreel_core::Json::parse(text);
                 found = Some(json.map_err(|error| wrong(error.to_string()))?);
+                return Ok(ControlFlow::Break(()));
             }
-            Ok(())
+            Ok(ControlFlow::Continue(()))
         })?;
         Ok(found.unwrap_or_else(|| payload.to_json()))
     }

@@ -10,7 +10,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use logreel_core::event::{Cause, Resolution, WaitKind};
 use logreel_core::meaning::digest_of_json;
 use logreel_core::{
-    Body, CallId, Event, IllegalEvent, Json, Payload, Row, RunId, Seq, StepId, WaitId,
+    Body, CallId, Digest, Event, IllegalEvent, Json, Payload, Row, RunId, Seq, StepId, WaitId,
 };
 use serde_json::Value;
 
@@ -37,6 +37,8 @@ pub struct Trace {
     /// since the last answer, in any order.
     said: u64,
     outcomes: u64,
+    /// What was said in the conversation that it goes on from.
+    before: u64,
     /// A hash of the input.
     input: u64,
     /// The calls of the last answer, in its order, and where their marks begin.
@@ -71,6 +73,15 @@ pub(super) struct Mark {
 impl Trace {
     /// A log, from its first event.
     pub fn begin(run: RunId, first: &Event) -> Result<Self, IllegalEvent> {
+        Self::begin_after(run, first, 0)
+    }
+
+    /// The same of one that goes on from a conversation in which [this was said](of_said).
+    pub(super) fn begin_after(
+        run: RunId,
+        first: &Event,
+        before: u64,
+    ) -> Result<Self, IllegalEvent> {
         let row = Row::start(run, first)?;
         let (spec, input) = match &first.body {
             Body::RunStarted(started) => (started.spec.clone(), of_payload(&started.input)),
@@ -88,7 +99,8 @@ impl Trace {
             open_models: HashMap::new(),
             asked: HashMap::new(),
             waits: BTreeMap::new(),
-            said: input,
+            said: after(before, input),
+            before,
             input,
             outcomes: 0,
             order: HashMap::new(),
@@ -232,7 +244,7 @@ impl Trace {
                 let input = of_payload(&it.input);
                 if input != self.input {
                     // The conversation begins again.
-                    (self.input, self.said) = (input, input);
+                    (self.input, self.said) = (input, after(self.before, input));
                 }
             }
             // Told by the row, by what they belong to, or of no account here.
@@ -356,6 +368,55 @@ fn hash(value: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
     hasher.finish()
+}
+
+/// What is said first, after what was said before.
+fn after(before: u64, input: u64) -> u64 {
+    match before {
+        0 => input,
+        before => hash((before, input)),
+    }
+}
+
+/// What a context node says, without the ids of calls, and the node before it.
+pub(super) fn of_node(bytes: &[u8]) -> Option<(u64, Option<Digest>)> {
+    #[derive(serde::Deserialize)]
+    struct Node {
+        message: Value,
+        previous: Option<Digest>,
+    }
+    let mut node: Node = serde_json::from_slice(bytes).ok()?;
+    forget_calls(&mut node.message);
+    Some((of_json(&Json::from(node.message)), node.previous))
+}
+
+pub(super) fn of_digest(node: &Digest) -> u64 {
+    hash(node.as_bytes())
+}
+
+/// A conversation, the last message first.
+pub(super) fn of_said(said: &[u64]) -> u64 {
+    said.iter()
+        .rev()
+        .fold(0, |before, message| hash((before, message)))
+}
+
+/// Without what only its provider understands, and without which call is meant: those differ between any two
+/// runs.
+fn forget_calls(value: &mut Value) {
+    match value {
+        Value::Array(items) => {
+            items.retain(|item| item.get("opaque").is_none());
+            items.iter_mut().for_each(forget_calls);
+        }
+        Value::Object(fields) => {
+            if fields.get("call").is_some_and(Value::is_string) {
+                fields.remove("call");
+            }
+            fields.iter_mut().for_each(|(_, field)| forget_calls(field));
+        }
+        _ => {}
+    }
 }
 
 fn of_step(step: &StepId) -> u64 {

@@ -12,7 +12,7 @@ use logreel_core::{
 };
 use serde_json::Value;
 
-use super::point::is_named;
+use super::point::{is_call, is_named};
 use crate::Error;
 use crate::engine::Inner;
 use crate::moment::decode;
@@ -242,7 +242,7 @@ impl<'a> Search<'a> {
 
     /// `began`: when the step did, if the event is all there is of it.
     fn of_step(&mut self, step: &StepId, event: &Event, began: Option<Timestamp>, ends: bool) {
-        if is_named(step, self.name) || self.is_sub_agent(step) {
+        if is_named(step, self.name) || is_call(step, self.name) {
             if !self.steps.contains(step) {
                 self.steps.push(step.clone());
             }
@@ -268,12 +268,6 @@ impl<'a> Search<'a> {
         if stays && ((is_later && self.needs(step)) || around()) {
             self.use_it(event, format!("went into step `{step}`"));
         }
-    }
-
-    /// The step that a sub-agent's call is: `["agent", NAME, CALL]`.
-    fn is_sub_agent(&self, step: &StepId) -> bool {
-        let parts: Option<Vec<String>> = serde_json::from_str(&step.canonical()).ok();
-        matches!(parts.as_deref(), Some([kind, _, call]) if kind == "agent" && call == self.name)
     }
 
     /// Whether the step may have been made of the result. What a Rust task does between its steps is

@@ -46,7 +46,7 @@ impl FromStr for ForkPoint {
 }
 
 /// The event that a point is, which comes before the run's end.
-pub(super) async fn find(engine: &Inner, run: &RunId, point: &ForkPoint) -> Result<Seq, Error> {
+pub(crate) async fn find(engine: &Inner, run: &RunId, point: &ForkPoint) -> Result<Seq, Error> {
     let mut starts = match point {
         ForkPoint::Before(name) => Some(Starts::of(name)),
         ForkPoint::At(_) | ForkPoint::Last => None,
@@ -100,6 +100,12 @@ pub(super) fn is_end(record: &Record) -> bool {
 /// Whether a step is meant by this name: as it is shown, or as an array.
 pub(super) fn is_named(step: &StepId, name: &str) -> bool {
     step.to_string() == name || step.canonical() == name
+}
+
+/// Whether a step is what a call of a sub-agent is: `["agent", NAME, CALL]`.
+pub(super) fn is_call(step: &StepId, call: &str) -> bool {
+    let parts: Option<Vec<String>> = serde_json::from_str(&step.canonical()).ok();
+    matches!(parts.as_deref(), Some([kind, _, of]) if kind == "agent" && of == call)
 }
 
 /// Finds where what has a name began. What a fork in the log made begin again began there.

@@ -46,6 +46,20 @@ pub struct RunSpans {
 struct Root {
     span: Span,
     kind: RunKind,
+    /// The spec changed since it said which model it asks.
+    asks_anew: bool,
+}
+
+impl Root {
+    fn without(&mut self, keys: &[&str]) {
+        self.span.attributes.retain(|(key, _)| !keys.contains(key));
+    }
+
+    /// An attribute has one value.
+    fn set(&mut self, key: &'static str, text: String) {
+        self.without(&[key]);
+        self.span.attributes.push((key, Attribute::Text(text)));
+    }
 }
 
 /// What is under way.
@@ -101,12 +115,21 @@ impl RunSpans {
                         Relation::Child => "child",
                     };
                     root.span.parent = None;
-                    let told = [
-                        ("logreel.parent.run", parent.to_string()),
-                        ("logreel.parent.relation", relation.to_owned()),
-                    ];
-                    let told = told.map(|(key, text)| (key, Attribute::Text(text)));
-                    root.span.attributes.extend(told);
+                    // Which models it asks it says itself, and a fork has no session.
+                    root.without(&[PROVIDER, REQUEST_MODEL, CONVERSATION]);
+                    root.set("logreel.parent.run", parent.to_string());
+                    root.set("logreel.parent.relation", relation.to_owned());
+                    let is_input = |content: &Content| matches!(content, Content::Input(_));
+                    root.span.content.retain(|content| !is_input(content));
+                    let input = Content::Input(forked.input.clone());
+                    root.span.content.push(input);
+                }
+                Vec::new()
+            }
+            Body::SpecChanged(changed) => {
+                if let Some(root) = &mut self.root {
+                    root.set("logreel.spec_digest", changed.spec_digest.to_string());
+                    root.asks_anew = true;
                 }
                 Vec::new()
             }
@@ -280,24 +303,27 @@ impl RunSpans {
             .with("logreel.run.id", self.run.to_string())
             .with("logreel.spec_digest", started.spec_digest.to_string());
         if let Some(session) = &started.session {
-            span = span.with("gen_ai.conversation.id", session.as_str());
+            span = span.with(CONVERSATION, session.as_str());
         }
         span.content.push(Content::Input(started.input.clone()));
-        let kind = started.kind;
-        Root { span, kind }
+        Root {
+            span,
+            kind: started.kind,
+            asks_anew: false,
+        }
     }
 
     /// A run of an agent says which model it asks.
     fn note_model(&mut self, called: &ModelCalled) {
         let (provider, model) = provider_and_model(&called.model);
-        if let Some(root) = &mut self.root
-            && root.kind == RunKind::Agent
-            && !root
-                .span
-                .attributes
-                .iter()
-                .any(|(key, _)| *key == REQUEST_MODEL)
-        {
+        let Some(root) = &mut self.root else {
+            return;
+        };
+        let said = root.span.attributes.iter();
+        let has_said = said.into_iter().any(|(key, _)| *key == REQUEST_MODEL);
+        if root.kind == RunKind::Agent && (!has_said || root.asks_anew) {
+            root.asks_anew = false;
+            root.without(&[PROVIDER, REQUEST_MODEL]);
             root.span.attributes.push((PROVIDER, provider.into()));
             root.span.attributes.push((REQUEST_MODEL, model.into()));
         }
@@ -473,6 +499,7 @@ impl Key {
 
 const PROVIDER: &str = "gen_ai.provider.name";
 const REQUEST_MODEL: &str = "gen_ai.request.model";
+const CONVERSATION: &str = "gen_ai.conversation.id";
 
 /// As the conventions call them.
 fn provider_and_model(model: &str) -> (&str, &str) {

@@ -9,7 +9,9 @@ use std::time::Duration;
 use logreel_core::event::{WaitKind, WaitStarted};
 use logreel_core::row::OpenWait;
 use logreel_core::{AppendId, Body, Draft, Event, RunId, Seq, WaitId};
-use logreel_store::{Append, AppendError, Env, MemoryStore, NewRun, RunStore, memory};
+use logreel_store::{
+    Append, AppendError, Env, ForkAt, MemoryStore, NewFork, NewRun, RunStore, memory,
+};
 
 use super::clock::Clock;
 use super::lane::{self, Lane, Waits};
@@ -118,10 +120,13 @@ async fn conduct(
     })
 }
 
-/// Puts the run where the replay begins: at its start, or where it last changed hands.
+/// Puts the run where the replay begins: at its start, or where it last changed hands. What it shares with
+/// others is made as theirs, and it is forked from them as it was: so it forgets what it forgot.
 async fn begin(store: &MemoryStore, recording: &Recording, program: &Program) -> Result<(), Error> {
-    let run = recording.run;
     let (started, blobs) = recording.begins(&program.spec, program.spec_digest);
+    let given = recording.given(&program.spec, program.spec_digest);
+    let mut runs = writers(&given, recording.run).into_iter();
+    let mut run = runs.next().unwrap_or(recording.run);
     let new = NewRun {
         run,
         started,
@@ -130,18 +135,33 @@ async fn begin(store: &MemoryStore, recording: &Recording, program: &Program) ->
         owner: None,
     };
     store.create(new).await?;
-    for (n, mut draft) in recording
-        .given(&program.spec, program.spec_digest)
-        .into_iter()
-        .enumerate()
-    {
-        let entry = store.entry(&run).await?;
-        if let Body::RunForked(forked) = &mut draft.body {
-            forked.digest = entry.row.head.digest;
+    for (n, draft) in given.into_iter().enumerate() {
+        if let Body::RunForked(forked) = draft.body {
+            let fork = runs.next().unwrap_or(recording.run);
+            let new = NewFork {
+                input: Some(forked.input),
+                budget: Some(forked.budget),
+                forgotten: forked.forgotten,
+                forgotten_calls: forked.forgotten_calls,
+                changes: forked.changes,
+                ..NewFork::of(fork, run, ForkAt::Last, forked.parent.relation)
+            };
+            store.fork(new).await?;
+            run = fork;
+            continue;
         }
         append(store, run, vec![draft], &format!("given-{n}")).await??;
     }
     Ok(())
+}
+
+/// The runs that a log was written by, in order; the last is the run itself.
+fn writers(given: &[Draft], run: RunId) -> Vec<RunId> {
+    let forks = given.iter().filter_map(|draft| match &draft.body {
+        Body::RunForked(forked) => Some(forked.parent.run),
+        _ => None,
+    });
+    forks.chain([run]).collect()
 }
 
 /// Appends what nobody here decided. The inner error says that it does not fit.

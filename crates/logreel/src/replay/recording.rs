@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use logreel_core::codec::encode_body;
 use logreel_core::event::{
-    Cause, ChildFinished, Resolution, RunKind, RunStarted, TerminalStatus, WaitKind,
+    Cause, Change, ChildFinished, Resolution, RunKind, RunStarted, TerminalStatus, WaitKind,
 };
 use logreel_core::row::{End, Ended};
 use logreel_core::{
@@ -79,6 +79,35 @@ pub(crate) struct ChildRecording {
     pub(crate) input: Json,
 }
 
+/// The last event that is given: the last change of the spec, or what came with the last fork in the same
+/// append, which is what someone gave it beside the log that it shares.
+fn given_up_to(events: &[Event]) -> Seq {
+    let changed = events.iter().rev().find_map(|event| match event.body {
+        Body::SpecChanged(_) => Some(event.seq),
+        _ => None,
+    });
+    let forked = events.iter().enumerate().rev();
+    let forked = forked.filter_map(|(at, event)| match &event.body {
+        Body::RunForked(forked) => Some((at, forked)),
+        _ => None,
+    });
+    let forked = forked.take(1).map(|(at, forked)| {
+        let came_with = |event: &&Event| match &event.body {
+            Body::StepFinished(_) | Body::ToolCalled(_) | Body::ToolReturned(_) => {
+                let is_result = |change: &Change| matches!(change, Change::Result(_));
+                forked.changes.iter().any(is_result)
+            }
+            Body::MessageQueued(_) => forked.changes.contains(&Change::Message),
+            Body::SpecChanged(_) => true,
+            // A driver's first is `phase.entered`.
+            _ => false,
+        };
+        let rest = events[at + 1..].iter().take_while(came_with);
+        rest.last().unwrap_or(&events[at]).seq
+    });
+    forked.chain(changed).max().unwrap_or(Seq::FIRST)
+}
+
 impl Recording {
     /// Reads a run, and what it needs of its children.
     pub(crate) async fn load(store: &dyn RunStore, run: RunId) -> Result<Self, Error> {
@@ -126,16 +155,13 @@ impl Recording {
             },
         );
         let spec = value::resolve(store, spec).await?;
-        let given = events.iter().rev().find_map(|event| match event.body {
-            Body::RunForked(_) | Body::SpecChanged(_) => Some(event.seq),
-            _ => None,
-        });
+        let given = given_up_to(&events);
         let mut recording = Self {
             run,
             created_at,
             spec,
             spec_digest,
-            given: given.unwrap_or(Seq::FIRST),
+            given,
             cues: Vec::new(),
             ended,
             requests: HashMap::new(),
@@ -167,8 +193,7 @@ impl Recording {
         (started, blobs)
     }
 
-    /// The facts that are given as a whole, without those of drivers. The digest that a `run.forked`
-    /// names is filled in by whoever appends it.
+    /// The facts that are given as a whole, without those of drivers.
     pub(crate) fn given(&self, spec: &Json, spec_digest: Digest) -> Vec<Draft> {
         let given = self.events.iter().skip(1);
         let given = given.take_while(|event| event.seq <= self.given);
@@ -335,6 +360,8 @@ impl Recording {
         result: Option<&Event>,
     ) -> Result<Option<ChildEnd>, Error> {
         let known = match store.entry(&finished.child).await {
+            // What it came to went with it.
+            Ok(entry) if entry.erased => None,
             Ok(entry) => entry.row.facts.ended.clone().map(|ended| ended.end),
             Err(logreel_store::Error::NotFound(_)) => None,
             Err(error) => return Err(error.into()),
@@ -377,7 +404,10 @@ impl Recording {
             };
             let page = match store.events(&started.child, Seq::FIRST, 1).await {
                 Ok(page) => page,
-                Err(logreel_store::Error::NotFound(_)) => continue,
+                // Deleted, or erased: how it ended is in this log.
+                Err(logreel_store::Error::NotFound(_) | logreel_store::Error::Erased(_)) => {
+                    continue;
+                }
                 Err(error) => return Err(error.into()),
             };
             // What a program did is not decided again: its end is all there is.
