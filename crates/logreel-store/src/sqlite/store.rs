@@ -22,6 +22,7 @@ use crate::{
 #[async_trait]
 impl RunStore for SqliteStore {
     async fn create(&self, new: NewRun) -> Result<Created, CreateError> {
+        let has_ended = new.has_ended();
         let NewRun {
             run,
             started,
@@ -40,6 +41,7 @@ impl RunStore for SqliteStore {
             started,
             prepared,
             then,
+            has_ended,
             key,
             blobs,
             owner,
