@@ -1,6 +1,7 @@
 //! A cancel from another process beside a writer that never rests: 64 runs of this process append as
 //! fast as they are acknowledged, and a child process cancels runs that nobody drives.
 
+use std::future::IntoFuture as _;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -91,7 +92,9 @@ pub async fn cancel_all(engine: &Engine, victims: &[RunId]) -> Result<Samples> {
     for run in victims {
         let pause = Duration::from_micros(500 + SystemEnv.random_u64() % 4000);
         SystemEnv.sleep(pause).await;
-        let outcome = samples.time(engine.cancel(run, "bench")).await?;
+        let outcome = samples
+            .time(engine.cancel(run, "bench").into_future())
+            .await?;
         ensure!(outcome == CancelOutcome::Requested, "{outcome:?}");
     }
     Ok(samples)

@@ -16,6 +16,7 @@ mod list;
 mod measure;
 mod open;
 mod place;
+mod record;
 mod resume;
 mod row;
 mod step;
@@ -93,6 +94,8 @@ enum Bench {
     Workflow,
     /// Bytes and time of a conversation of 200 turns.
     Transcript,
+    /// A recorded program that prints 100 MB.
+    Record,
 }
 
 fn main() -> Result<()> {
@@ -147,6 +150,7 @@ async fn run(bench: Bench, place: Place) -> Result<Vec<Row>> {
             Bench::Cancel => cancel::bench(&place).await,
             Bench::Workflow => workflow::bench(&place).await,
             Bench::Transcript => transcript::bench(&place).await,
+            Bench::Record => record::bench(&place),
         }
     });
     measured.await?
