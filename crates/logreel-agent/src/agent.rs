@@ -190,6 +190,16 @@ impl<'a> Agent<'a> {
         Ok(())
     }
 
+    /// A call with its outcome, once every limit leaves room for the call.
+    pub(crate) async fn record_call(
+        &self,
+        bodies: Vec<Body>,
+        blobs: Vec<Blob>,
+    ) -> Result<(), TaskError> {
+        self.log().record_in_budget(bodies, blobs).await?;
+        Ok(())
+    }
+
     /// What is recorded is part of the conversation.
     fn join(&self, messages: Vec<Addition>) {
         self.with_context(|context| messages.into_iter().for_each(|it| context.push(it)));

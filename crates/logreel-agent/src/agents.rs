@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use logreel::core::RunState;
 use logreel::core::event::Budget;
 use logreel::spec_file::Problems;
 use logreel::{Ctx, Driving, Heard, Json, Named, TaskError, Understands};
@@ -255,9 +256,23 @@ impl logreel::Agents for Agents {
         spec["plan"].as_bool().unwrap_or_default()
     }
 
+    fn unpriced_stream(&self, format: &str) -> Option<String> {
+        match stream_format(format)? {
+            // It says what it cost.
+            Format::ClaudeCode => None,
+            Format::Codex => {
+                let model = "openai/codex";
+                (!self.is_priced(model)).then(|| model.to_owned())
+            }
+            Format::Mapped(mapping) => {
+                let missing = "what its mapping tells, without `usd`,";
+                (!mapping.says_usd()).then(|| missing.to_owned())
+            }
+        }
+    }
+
     fn stream(&self, format: &str) -> Option<Box<dyn Understands>> {
-        let format =
-            Format::named(format).or_else(|| Mapping::parse(format).ok().map(Format::Mapped))?;
+        let format = stream_format(format)?;
         let redactor = Redactor::new(&self.redact, Vec::<String>::new()).ok()?;
         let lines = StreamLines::new(&format, &redactor, &self.prices);
         Some(Box::new(lines))
@@ -269,6 +284,10 @@ impl logreel::Agents for Agents {
 }
 
 impl Understands for StreamLines {
+    fn go_on(&mut self, state: &RunState) {
+        StreamLines::go_on(self, state);
+    }
+
     fn push(&mut self, bytes: &[u8]) -> Heard {
         heard(StreamLines::push(self, bytes))
     }
@@ -288,6 +307,12 @@ impl Understands for StreamLines {
     fn counts(&self) -> (u64, u64) {
         StreamLines::counts(self)
     }
+}
+
+/// A format by its name, or by the text that maps it.
+fn stream_format(said: &str) -> Option<Format> {
+    let mapped = || Mapping::parse(said).ok().map(Format::Mapped);
+    Format::named(said).or_else(mapped)
 }
 
 fn heard(said: Said) -> Heard {

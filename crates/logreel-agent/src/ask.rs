@@ -11,20 +11,19 @@ use logreel::core::event::{
 };
 use logreel::core::{CallId, Payload};
 use logreel::{Body, Json, LiveText, Seq, Shown, TaskError, cut};
-use serde_json::Value;
 
 use crate::agent::Agent;
 use crate::context::Addition;
 use crate::message::{Message, Part, Role, ToolResult};
-use crate::model::{Answer, Delta, Finish, ModelError, Request};
+use crate::model::{Answer, Delta, Finish, ModelError, Request, output_tokens_max};
 use crate::progress::{ModelCall, OpenCall, Progress, Purpose};
 use crate::prompt;
 use crate::replay::{self, Said};
 
-/// What a call may answer at most, when the spec says nothing; for its reservation.
-const OUTPUT_TOKENS: u64 = 4096;
 /// An answer that takes longer is given up and asked for again.
 const ANSWER_MAX: Duration = Duration::from_secs(15 * 60);
+/// As a rule of thumb.
+const BYTES_A_TOKEN: u64 = 4;
 /// What a failure tells of an answer that was cut.
 const BEGINNING_BYTES_MAX: usize = 200;
 /// What is left of each text of a conversation that was too long.
@@ -61,7 +60,8 @@ impl Agent<'_> {
             Some(Said::Answered(answer)) => Ok(answer),
             None => {
                 let request = self.request(call);
-                self.answer(&request, &call.id(), attempt).await?
+                let (answer, heard) = self.answer(&request, &call.id(), attempt).await?;
+                answer.map_err(|error| (error, heard))
             }
         };
         match answer {
@@ -82,7 +82,10 @@ impl Agent<'_> {
                 self.failed(call, &error, answer.spent).await
             }
             Ok(answer) => self.answered(call, answer).await,
-            Err(error) => self.failed(call, &error, Spend::default()).await,
+            Err((error, heard)) => {
+                let spent = self.lost(&heard);
+                self.failed(call, &error, spent).await
+            }
         }
     }
 
@@ -163,11 +166,10 @@ impl Agent<'_> {
     fn reservation(&self) -> Spend {
         let counted = self.with_progress(|progress| progress.context_tokens);
         let bytes = self.with_context(|context| context.length());
-        let estimated = bytes / 4;
-        let limit = self.spec.params.get("max_output_tokens");
+        let estimated = bytes / BYTES_A_TOKEN;
         let spend = Spend {
             input_tokens: counted.max(estimated),
-            output_tokens: limit.and_then(Value::as_u64).unwrap_or(OUTPUT_TOKENS),
+            output_tokens: output_tokens_max(&self.spec),
             ..Spend::default()
         };
         let usd_micros = self.prices.cost(self.model.name(), &spend);
@@ -207,7 +209,7 @@ impl Agent<'_> {
         request: &Request,
         call: &CallId,
         attempt: u32,
-    ) -> Result<Result<Answer, ModelError>, TaskError> {
+    ) -> Result<(Result<Answer, ModelError>, Heard), TaskError> {
         let (log, run) = (self.log(), self.ctx.run_id());
         let show = |shown| {
             log.show(LiveText {
@@ -220,24 +222,46 @@ impl Agent<'_> {
         show(Shown::Reset);
         let mut words = self.redactor.stream();
         let mut thoughts = self.redactor.stream();
-        let mut live = |delta: Delta| match delta {
-            Delta::Text(text) => show(Shown::Text(words.push(&text).into())),
-            Delta::Thinking(text) => show(Shown::Thinking(thoughts.push(&text).into())),
-            Delta::ToolCall(name) => show(Shown::ToolCall(name.into())),
+        let mut heard = Heard::default();
+        let mut live = |delta: Delta| {
+            heard.hear(&delta);
+            match delta {
+                Delta::Text(text) => show(Shown::Text(words.push(&text).into())),
+                Delta::Thinking(text) => show(Shown::Thinking(thoughts.push(&text).into())),
+                Delta::ToolCall(name) => show(Shown::ToolCall(name.into())),
+            }
         };
         let asked = self.model.answer(request, &mut live);
+        let mut in_time = true;
         let asked = async {
             tokio::select! {
                 answer = asked => answer,
-                () = log.env().sleep(ANSWER_MAX) => Err(ModelError::Retryable {
-                    message: format!("no answer after {ANSWER_MAX:?}"),
-                }),
+                () = log.env().sleep(ANSWER_MAX) => {
+                    in_time = false;
+                    Err(ModelError::Retryable {
+                        message: format!("no answer after {ANSWER_MAX:?}"),
+                    })
+                }
             }
         };
         let answer = log.unless_stopped(asked).await;
+        heard.any |= !in_time;
         show(Shown::Thinking(thoughts.finish().into()));
         show(Shown::Text(words.finish().into()));
-        answer
+        Ok((answer?, heard))
+    }
+
+    /// What a call that broke off may have cost: it was read and answered in part, and nobody says how much
+    /// that was. One that was refused at once cost nothing.
+    fn lost(&self, heard: &Heard) -> Spend {
+        match heard.any {
+            true => Spend {
+                input_tokens: self.reservation().input_tokens,
+                output_tokens: heard.bytes.div_ceil(BYTES_A_TOKEN),
+                ..Spend::default()
+            },
+            false => Spend::default(),
+        }
     }
 
     async fn answered(&self, call: ModelCall, answer: Answer) -> Result<(), TaskError> {
@@ -387,6 +411,22 @@ impl Agent<'_> {
             seen.insert(tool_call.call.clone());
         }
         message
+    }
+}
+
+/// What came of an answer, whole or not.
+#[derive(Debug, Default)]
+struct Heard {
+    /// The model was at work on it.
+    any: bool,
+    bytes: u64,
+}
+
+impl Heard {
+    fn hear(&mut self, delta: &Delta) {
+        let (Delta::Text(text) | Delta::Thinking(text) | Delta::ToolCall(text)) = delta;
+        self.any = true;
+        self.bytes = self.bytes.saturating_add(text.len() as u64);
     }
 }
 

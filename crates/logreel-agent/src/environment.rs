@@ -37,7 +37,7 @@ pub enum EnvironmentError {
     #[error("the variable {0} is not set, or is no text")]
     Missing(String),
     /// It is the model's key.
-    #[error("the variable {0} holds the model's key (`api_key_env`) and is given to no tool")]
+    #[error("the variable {0} holds a model's key and is given to no tool")]
     ModelKey(String),
     /// `${` without a name and a `}`.
     #[error("`{0}` should be ${{NAME}}")]
@@ -106,12 +106,8 @@ impl Environment {
         spec: &AgentSpec,
     ) -> Result<BTreeMap<String, String>, EnvironmentError> {
         let mut all = self.values.clone();
-        all.retain(|name, _| !USUAL_KEYS.contains(&name.as_str()));
-        each_agent(spec, &mut |agent| {
-            if let Some(key) = &agent.api_key_env {
-                all.remove(key);
-            }
-        });
+        let keys = spec.keys();
+        all.retain(|name, _| !USUAL_KEYS.contains(&name.as_str()) && !keys.contains(name));
         self.add(spec, &spec.env_from, &spec.env, &mut all)?;
         Ok(all)
     }
@@ -134,8 +130,8 @@ impl Environment {
         set: &BTreeMap<String, String>,
         all: &mut BTreeMap<String, String>,
     ) -> Result<(), EnvironmentError> {
-        let key = spec.api_key_env.as_deref();
-        let refuse_key = |name: &str| match key == Some(name) {
+        let keys = spec.keys();
+        let refuse_key = |name: &str| match keys.contains(name) {
             true => Err(EnvironmentError::ModelKey(name.to_owned())),
             false => Ok(()),
         };
@@ -151,9 +147,7 @@ impl Environment {
             all.insert(name.clone(), self.expand(text)?);
         }
         // Inherited by custom, but named as the key: it is the key.
-        if let Some(key) = key {
-            all.remove(key);
-        }
+        all.retain(|name, _| !keys.contains(name));
         Ok(())
     }
 
@@ -164,7 +158,11 @@ impl Environment {
             .into_iter()
             .find(|name| self.get(name).is_none())
             .map(EnvironmentError::Missing);
-        missing.or_else(|| {
+        let given_away = || {
+            spec.gives_away(&spec.keys())
+                .map(EnvironmentError::ModelKey)
+        };
+        missing.or_else(given_away).or_else(|| {
             let servers = spec.mcp.values();
             let of_servers = servers.map(|server| self.of_server(spec, server).map(drop));
             let all = std::iter::once(self.of_commands(spec).map(drop)).chain(of_servers);
@@ -176,7 +174,7 @@ impl Environment {
     pub fn secrets(&self, spec: &AgentSpec) -> Vec<String> {
         let mut names = spec.variables();
         names.extend(USUAL_KEYS.map(str::to_owned));
-        each_agent(spec, &mut |agent| names.extend(agent.api_key_env.clone()));
+        names.extend(spec.keys());
         let public = |name: &String| INHERITED.contains(&name.as_str());
         let values = names.iter().filter(|name| !public(name));
         values
@@ -190,13 +188,6 @@ impl FromIterator<(String, String)> for Environment {
         Self {
             values: variables.into_iter().collect(),
         }
-    }
-}
-
-fn each_agent(spec: &AgentSpec, look: &mut dyn FnMut(&AgentSpec)) {
-    look(spec);
-    for agent in spec.agents.values() {
-        each_agent(&agent.spec, look);
     }
 }
 
@@ -308,6 +299,23 @@ mod tests {
             let lacks = environment().lacks(&spec);
             let key = EnvironmentError::ModelKey("MODEL_KEY".to_owned());
             assert_eq!(lacks, Some(key), "{text}");
+        }
+        // A key that nobody named is one by custom, and an agent inside has one too.
+        for text in [
+            "model = \"anthropic/x\"\nenv_from = [\"ANTHROPIC_API_KEY\"]",
+            "model = \"openai/x\"\nbase_url = \"http://h\"\nenv = { A = \"${OPENAI_API_KEY}\" }",
+            "env_from = [\"MODEL_KEY\"]\n[agents.in]\ndescription = \"\"\nspec = { api_key_env = \"MODEL_KEY\" }",
+            "api_key_env = \"MODEL_KEY\"\n[agents.in]\ndescription = \"\"\nspec = { env_from = [\"MODEL_KEY\"] }",
+        ] {
+            let keys =
+                ["ANTHROPIC_API_KEY", "OPENAI_API_KEY"].map(|key| (key.to_owned(), "k".to_owned()));
+            let mut environment = environment();
+            environment.values.extend(keys);
+            let lacks = environment.lacks(&spec(text));
+            assert!(
+                matches!(lacks, Some(EnvironmentError::ModelKey(_))),
+                "{text}: {lacks:?}"
+            );
         }
         let spec = spec("api_key_env = \"HOME\"");
         let of_commands = environment().of_commands(&spec).unwrap();

@@ -20,6 +20,7 @@ use serde_json::{Map, Value};
 use crate::message::Message;
 use crate::names::WireNames;
 
+pub(crate) use connect::output_tokens_max;
 pub use connect::{ReadVariable, connect, connect_within, key_variable};
 pub use http::Timeouts;
 pub use scripted::{ScriptError, ScriptedModel};

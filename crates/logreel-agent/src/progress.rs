@@ -10,6 +10,8 @@ use logreel::core::event::{Cause, Phase, Resolution, Verdict, Verification, Wait
 use logreel::core::{CallId, Epoch, Payload};
 use logreel::{Body, Digest, Event, Log, Timestamp, WaitId};
 
+use crate::message::Message;
+
 /// What a model is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Purpose {
@@ -227,6 +229,7 @@ impl Progress {
                     message: answered.message.clone(),
                     joined: 0,
                 });
+                self.note_calls(&answered.message);
                 self.failure = None;
                 self.answer_is_checked = false;
                 self.context_tokens = answered
@@ -343,6 +346,20 @@ impl Progress {
     fn ended(&mut self, call: &str, outcome: Outcome) {
         self.calls_seen.insert(call.to_owned());
         self.outcomes.insert(call.to_owned(), outcome);
+    }
+
+    /// Notes what an answer calls: one that is denied, or is a sub-agent's, is never announced as a tool's.
+    fn note_calls(&mut self, message: &Payload) {
+        self.calls.clear();
+        // One too large to be in the event is known by its announcements.
+        let Ok(message) = message.to_json().decode::<Message>() else {
+            return;
+        };
+        for call in message.tool_calls() {
+            let arguments = call.arguments.text().to_owned();
+            self.calls
+                .insert(call.call.clone(), (call.name.clone(), arguments));
+        }
     }
 
     /// Notes a call with its result.

@@ -29,7 +29,8 @@ static BEGUN: LazyLock<Regex> = LazyLock::new(|| {
         r#"(?i:authorization)\\?["']?\s*[:=]\s*\\?["']?(?i:bearer|basic|token)\s+[^\s"'\\]*\z"#,
         r#"(?i:password|passwd|passphrase|secret|key|token|credentials?)\\?["']?\s*(?:=>|:=|[:=])\s*\\?["']?[^\s"'\\]+\z"#,
         r"(?-u:\b)(?:sk-|gh[pousr]_|github_pat_|glpat-|AKIA|ASIA|xox[abeprs]-|AIza|[srp]k_(?:live|test)_|eyJ)[A-Za-z0-9_.-]*\z",
-        r"(?-u:\b)[a-z][a-z0-9+.-]*://[^\s/]*\z",
+        // Before the colon it is a host or a name, and those are told.
+        r"(?-u:\b)[a-z][a-z0-9+.-]*://[^\s/:@]*:[^\s/]*\z",
     ];
     Regex::new(&begun.join("|")).expect("it is one")
 });
@@ -291,7 +292,15 @@ mod tests {
 
     #[test]
     fn what_is_no_beginning_of_a_secret_is_given_out_at_once() {
-        for text in ["Password: ", "hello", "50%", "$ ", "Continue? [y/N]", "a\r"] {
+        for text in [
+            "Password: ",
+            "hello",
+            "50%",
+            "$ ",
+            "Continue? [y/N]",
+            "a\r",
+            "Open https://example.com",
+        ] {
             let mut stream = stream();
             let facts = stream.push(text.as_bytes());
             assert_eq!(bytes_of(&facts), text.as_bytes());

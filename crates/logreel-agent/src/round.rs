@@ -271,8 +271,7 @@ impl Agent<'_> {
             redacted,
         };
         let bodies = vec![called.into(), failed.into()];
-        self.record_with(bodies, Vec::from_iter(blob), vec![], vec![])
-            .await
+        self.record_call(bodies, Vec::from_iter(blob)).await
     }
 
     /// The announcement of a call that touches nothing outside the run, recorded with its outcome.
@@ -400,7 +399,7 @@ impl Agent<'_> {
         };
         let bodies: Vec<Body> = vec![called.into(), PlanMade { plan }.into(), returned.into()];
         let blobs = plan_blob.into_iter().chain(given_blob).collect();
-        self.record_with(bodies, blobs, vec![], vec![]).await
+        self.record_call(bodies, blobs).await
     }
 
     /// Every call has its outcome: they join the conversation, in the order of the calls.

@@ -9,8 +9,8 @@ mod facts;
 mod lines;
 mod mapping;
 
-use logreel::core::Blob;
 use logreel::core::event::OutputWritten;
+use logreel::core::{Blob, RunState};
 use logreel::{Body, Json, Timestamp};
 use serde_json::Value;
 
@@ -109,6 +109,18 @@ impl StreamReader {
             lines: 0,
             unknown: 0,
         }
+    }
+
+    /// The run has a log already, because its program is run again: what the lines say comes after it, and
+    /// their calls are others than those of the log.
+    pub fn go_on(&mut self, state: &RunState) {
+        self.facts.go_on(state);
+    }
+
+    /// A line that is no text, which whoever read it keeps.
+    pub(crate) fn no_text(&mut self) {
+        self.lines += 1;
+        self.unknown += 1;
     }
 
     /// A line, without its end.

@@ -18,6 +18,8 @@ const KEPT_BYTES_MAX: u64 = 1024 * 1024;
 
 /// As `timeout` says it.
 const TIMED_OUT: i32 = 124;
+/// As a shell says it, with the signal's number.
+const SIGNALLED: i32 = 128;
 
 /// A check as it went.
 #[derive(Debug, Serialize, Deserialize)]
@@ -97,12 +99,18 @@ impl Agent<'_> {
         let printed = [ended.stdout, ended.stdout_end].concat();
         let output = String::from_utf8_lossy(&printed).into_owned();
         let (output, _) = self.redactor.text(&output);
+        let told = match ended.exit {
+            Exit::Signal(number) => format!("{output}killed by signal {number}"),
+            Exit::Code(_) | Exit::Stopped => output.into_owned(),
+        };
         Ok(Made {
             exit_code: match ended.exit {
                 Exit::Code(code) => Some(code),
-                Exit::Signal(_) | Exit::Stopped => None,
+                // As a shell tells it. A check that crashed did not pass.
+                Exit::Signal(number) => Some(SIGNALLED + number),
+                Exit::Stopped => None,
             },
-            output: cut(&output, REPORT_BYTES_MAX),
+            output: cut(&told, REPORT_BYTES_MAX),
         })
     }
 }

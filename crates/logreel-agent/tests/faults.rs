@@ -414,3 +414,127 @@ async fn a_conversation_that_is_too_long_is_cut_before_it_is_summarised() {
     assert!(words(&asked[2]).concat().contains("It was a long story."));
     assert_eq!(asked.len(), 3);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_refused_waits_for_a_limit_like_any_other() {
+    let looks = call("look", json!({"what": 1}));
+    let others = [
+        call("nothing", json!({})),
+        call("look", json!("no object")),
+        call("plan.update", json!({"plan": "another"})),
+    ];
+    for other in others {
+        let plans = other["name"] == "plan.update";
+        let mut lines = vec![
+            json!({"tool_calls": [looks.clone(), other]}),
+            json!({"text": "done"}),
+        ];
+        if plans {
+            lines.insert(0, json!({"text": "a plan"}));
+        }
+        let spec = AgentSpec {
+            plan: plans,
+            budget: Budget {
+                tool_calls: Some(1),
+                ..Budget::default()
+            },
+            ..spec(&lines)
+        };
+        let engine = engine(agents([])).await;
+        let run = start(&engine, &spec, "go").await;
+        let is_over = |entry: &Entry| {
+            let waits = waits(entry);
+            waits.iter().any(|wait| wait.kind == WaitKind::Budget)
+                || entry.row.status().is_terminal()
+        };
+        let entry = until(&engine, &run, is_over).await;
+        assert_eq!(entry.row.status(), logreel::Status::Waiting);
+        let more = Budget {
+            tool_calls: Some(5),
+            ..Budget::default()
+        };
+        engine.add_budget(&run.id(), more, "ann").await.unwrap();
+        match engine.resume(&run.id()).await {
+            Ok(_) | Err(logreel::Error::Driven { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+        assert_eq!(output(&run).await, json!("done"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_are_denied_and_sub_agents_make_a_loop_too() {
+    let helper = AgentSpec {
+        name: "helper".to_owned(),
+        ..spec(&[json!({"text": "the same"})])
+    };
+    let sub = logreel_agent::SubAgent {
+        description: "helps".to_owned(),
+        spec: Box::new(helper),
+    };
+    for (tool, arguments) in [
+        ("look", json!({"what": 1})),
+        ("helper", json!({"input": "what?"})),
+    ] {
+        let again = json!({"tool_calls": [call(tool, arguments)]});
+        let mut lines = vec![again; 12];
+        lines.push(json!({"text": "gave up"}));
+        let looping = AgentSpec {
+            tools: vec!["look".to_owned(), "helper".to_owned()],
+            agents: [("helper".to_owned(), sub.clone())].into(),
+            policy: serde_json::from_value(json!({"deny": ["look"]})).unwrap(),
+            ..spec(&lines)
+        };
+        let engine = engine(agents([])).await;
+        let run = start(&engine, &looping, "go").await;
+        assert_eq!(failure(&run).await.kind, "loop", "{tool}");
+    }
+}
+
+/// A model whose stream breaks off twice.
+struct BreaksOff;
+
+#[async_trait::async_trait]
+impl Model for BreaksOff {
+    fn name(&self) -> &'static str {
+        "own/model"
+    }
+
+    async fn answer(
+        &self,
+        request: &Request,
+        live: &mut (dyn FnMut(Delta) + Send),
+    ) -> Result<logreel_agent::Answer, ModelError> {
+        let unavailable = |message: &str| ModelError::Retryable {
+            message: message.to_owned(),
+        };
+        match request.number {
+            1 => Err(unavailable("nobody is there")),
+            2 | 3 => {
+                live(Delta::Text("x".repeat(400)));
+                Err(unavailable("the stream broke off"))
+            }
+            _ => Ok(logreel_agent::Answer {
+                message: Message::text(Role::Assistant, "done"),
+                finish: Finish::Stop,
+                spent: Spend::default(),
+            }),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_breaks_off_is_not_free() {
+    let engine = engine(agents([]).model(BreaksOff)).await;
+    let spec = AgentSpec {
+        model: "own/model".to_owned(),
+        script: None,
+        ..spec(&[])
+    };
+    let run = start(&engine, &spec, &"a word ".repeat(100)).await;
+    assert_eq!(output(&run).await, json!("done"));
+    let entry = engine.store().entry(&run.id()).await.unwrap();
+    let spent = &entry.row.pulse.usage.spent;
+    assert_eq!(spent.output_tokens, 200, "two times 400 bytes");
+    assert!(spent.input_tokens >= 2 * 700 / 4, "{spent:?}");
+}

@@ -13,7 +13,7 @@ use logreel::core::event::{Budget, Durability, OutputWritten, Provenance, RunKin
 use logreel::core::meaning::ResultSet;
 use logreel::core::{Batch, Command, Epoch, Payload, RunState};
 use logreel::{Body, Digest, Event, RunId, Seq, Timestamp};
-use logreel_agent::{Format, Mapping, Prices, Redactor, StreamReader};
+use logreel_agent::{Format, Mapping, Prices, Redactor, StreamLines, StreamReader};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -76,8 +76,17 @@ fn event(seq: Seq, body: Body) -> Event {
 
 /// Reads lines and folds what they say: a fact that the fold refuses fails the test.
 fn read<'a>(format: &Format, lines: impl IntoIterator<Item = &'a str>) -> Read {
+    read_on(format, started(), lines)
+}
+
+/// The same in a run that has a log already.
+fn read_on<'a>(
+    format: &Format,
+    mut state: RunState,
+    lines: impl IntoIterator<Item = &'a str>,
+) -> Read {
     let mut reader = StreamReader::new(format, REDACTOR.clone(), Prices::built_in());
-    let mut state = started();
+    reader.go_on(&state);
     let (mut bodies, mut unknown) = (Vec::new(), Vec::new());
     let mut take = |said: logreel_agent::Understood| {
         if !said.known {
@@ -376,4 +385,96 @@ proptest! {
         let (all, unknown) = read.reader.counts();
         prop_assert_eq!((all, unknown), (there, read.unknown.len() as u64));
     }
+}
+
+#[test]
+fn lines_that_are_told_again_go_on_from_the_log() {
+    for (format, text) in [
+        (Format::ClaudeCode, CLAUDE_CODE),
+        (Format::Codex, CODEX),
+        (mapped(), EXAMPLE),
+    ] {
+        let first = read(&format, text.lines());
+        let (usage, turn) = (first.usage(), first.state.turn);
+        let (models, tools) = (first.state.models.len(), first.state.tools.len());
+        assert!(models > 0);
+        let end = first.state.row.pulse.context;
+        // A stream that stopped half-way, and then a whole one.
+        let second = read_on(&format, first.state, text.lines().take(4));
+        let node = |body: &Body| match body {
+            Body::MessageAdded(added) => Some(added.previous),
+            _ => None,
+        };
+        assert_eq!(second.bodies.iter().find_map(node), Some(end), "{format:?}");
+        let (more_models, more_tools) = (second.state.models.len(), second.state.tools.len());
+        let third = read_on(&format, second.state, text.lines());
+        assert_eq!(third.state.models.len(), more_models + models, "{format:?}");
+        assert_eq!(third.state.tools.len(), more_tools + tools, "{format:?}");
+        assert!(third.state.turn >= 2 * turn, "{format:?}");
+        assert!(
+            third.usage()["input"].as_u64() >= usage["input"].as_u64().map(|it| 2 * it),
+            "{format:?}"
+        );
+        assert_eq!(third.answer(), first.reader.answer().unwrap().to_value());
+    }
+}
+
+#[test]
+fn a_sum_that_is_said_again_is_counted_once() {
+    let message = |id: &str, tokens: u64| {
+        json!({"type": "assistant", "message": {"id": id, "model": "claude-x",
+            "content": [{"type": "text", "text": "well"}],
+            "usage": {"input_tokens": tokens, "output_tokens": tokens}}})
+        .to_string()
+    };
+    let result = |usd: f64, tokens: u64| {
+        json!({"type": "result", "subtype": "success", "result": "done", "total_cost_usd": usd,
+            "usage": {"input_tokens": tokens, "output_tokens": tokens}})
+        .to_string()
+    };
+    // The second result's tokens are those of all, or of what came since.
+    for second in [30, 20] {
+        let lines = [
+            message("m1", 10),
+            result(0.25, 10),
+            message("m2", 20),
+            result(0.75, second),
+            result(1.0, second),
+        ];
+        let usage = read(&Format::ClaudeCode, lines.iter().map(String::as_str)).usage();
+        assert_eq!(usage["usd_micros"], 1_000_000, "{usage}");
+        assert!(usage["input"].as_u64() >= Some(30), "{usage}");
+    }
+}
+
+#[test]
+fn a_line_that_is_no_text_is_counted_as_not_understood() {
+    let mut lines = StreamLines::new(&Format::Codex, &REDACTOR, &Prices::built_in());
+    let said = lines.push(b"\xff\xfe bad\n{\"type\":\"turn.started\"}\n");
+    assert_eq!(lines.counts(), (2, 1));
+    let kept = said.bodies.iter();
+    let kept = kept.filter(|body| matches!(body, Body::OutputWritten(it) if it.base64.is_some()));
+    assert_eq!(kept.count(), 1);
+}
+
+#[test]
+fn a_failure_that_was_made_up_for_is_none() {
+    let codex = [
+        r#"{"type":"turn.started"}"#,
+        r#"{"type":"turn.failed","error":{"message":"overloaded"}}"#,
+        r#"{"type":"turn.started"}"#,
+        r#"{"type":"turn.completed","usage":{"input_tokens":1,"output_tokens":1}}"#,
+    ];
+    assert_eq!(read(&Format::Codex, codex).reader.failure(), None);
+    assert!(
+        read(&Format::Codex, codex[..2].iter().copied())
+            .reader
+            .failure()
+            .is_some()
+    );
+    let claude = [
+        r#"{"type":"result","subtype":"error_during_execution","is_error":true}"#,
+        r#"{"type":"result","subtype":"success","result":"done"}"#,
+    ];
+    assert_eq!(read(&Format::ClaudeCode, claude).reader.failure(), None);
 }

@@ -1,6 +1,7 @@
 //! A cancel from another process beside a writer that never rests: 64 runs of this process append as
 //! fast as they are acknowledged, and a child process cancels runs that nobody drives.
 
+use std::future::IntoFuture as _;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 

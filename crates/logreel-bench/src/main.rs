@@ -16,6 +16,7 @@ mod list;
 mod measure;
 mod open;
 mod place;
+mod record;
 mod resume;
 mod row;
 mod serve;
@@ -96,6 +97,8 @@ enum Bench {
     Transcript,
     /// A thousand who watch a run over HTTP, and the list of runs under load.
     Serve,
+    /// A recorded program that prints 100 MB.
+    Record,
 }
 
 fn main() -> Result<()> {
@@ -151,6 +154,7 @@ async fn run(bench: Bench, place: Place) -> Result<Vec<Row>> {
             Bench::Workflow => workflow::bench(&place).await,
             Bench::Transcript => transcript::bench(&place).await,
             Bench::Serve => serve::bench(&place).await,
+            Bench::Record => record::bench(&place),
         }
     });
     measured.await?

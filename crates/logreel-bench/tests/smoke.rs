@@ -59,6 +59,12 @@ fn every_bench_gives_rows_of_the_agreed_shape() {
         found.dedup();
         assert_eq!(found.join(" "), expected, "{bench}");
     }
+    // Only where `logreel` is built beside it.
+    if let Some(mut found) = metrics.remove("record") {
+        found.sort();
+        found.dedup();
+        assert_eq!(found.join(" "), "mib ms");
+    }
     assert!(metrics.is_empty(), "{metrics:?}");
     let left = std::fs::read_dir(dir.path()).unwrap().count();
     assert_eq!(left, 0, "its files are gone");

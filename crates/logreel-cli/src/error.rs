@@ -82,6 +82,12 @@ pub fn usage(error: &clap::Error) -> ExitCode {
 }
 
 fn say(failure: &Failure, json: bool) -> ExitCode {
+    tell(failure, json);
+    ExitCode::from(failure.kind.exit_code())
+}
+
+/// Says what went wrong, also when nothing else is to be said.
+pub fn tell(failure: &Failure, json: bool) {
     let Failure {
         kind,
         message,
@@ -102,7 +108,6 @@ fn say(failure: &Failure, json: bool) -> ExitCode {
     };
     // Nobody is left to tell when stderr is gone.
     writeln!(io::stderr(), "{text}").unwrap_or_default();
-    ExitCode::from(kind.exit_code())
 }
 
 /// What an error is called; `None` when the reader of our output went away, which is no error.

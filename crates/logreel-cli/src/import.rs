@@ -29,9 +29,9 @@ pub struct Args {
 
 /// A run that was imported, for programs.
 #[derive(Serialize)]
-struct Line<'a> {
-    outcome: &'static str,
-    run: &'a RunView,
+pub struct Line<'a> {
+    pub outcome: &'static str,
+    pub run: &'a RunView,
 }
 
 pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {

@@ -8,11 +8,13 @@ use std::io::BufRead;
 use std::path::Path;
 
 use logreel::core::event::{Cause, Git};
-use logreel::{Digest, ErrorKind, Json, PastOutcome, PastRun, RunId, Timestamp};
+use logreel::view::RunView;
+use logreel::{Digest, Entry, ErrorKind, Json, PastOutcome, PastRun, RunId, Timestamp};
 use logreel_agent::{Format, Redactor, StreamReader};
 use serde_json::{Value, json};
 
 use crate::error::Failure;
+use crate::import::Line;
 use crate::output::Output;
 use crate::settings::Settings;
 use crate::store::{Acting, Missing, Place};
@@ -44,24 +46,26 @@ impl From {
 }
 
 pub async fn run(from: From, file: &str, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
+    // What is no such file must not make a store.
+    let found = place.find().ok().filter(|path| path.exists());
+    let (past, unknown, lines) = read(from, file, found.as_deref())?;
     let acting = place.act(Missing::Make, None, out).await?;
-    let read = read(from, file, &acting);
-    let (past, unknown, lines) = match read {
-        Ok(read) => read,
-        Err(error) => {
-            acting.engine.close().await?;
-            return Err(error);
-        }
-    };
-    let kept = acting.engine.keep_past(past).await;
+    let kept = keep(&acting, past).await;
     acting.engine.close().await?;
-    let (run, note) = match kept? {
-        PastOutcome::Kept(handle) => (handle.id(), "is here"),
-        PastOutcome::AlreadyHere(handle) => (handle.id(), "had been imported before"),
-    };
-    out.line(run.to_string())?;
-    let short = run.short();
-    out.note(format!("{short} {note}: `logreel show {short}`"));
+    let (outcome, entry) = kept?;
+    let (run, short) = (entry.row.run, entry.row.run.short());
+    if out.json {
+        let outcome = outcome.as_str();
+        let run = &RunView::of(&entry);
+        out.json_line(&Line { outcome, run })?;
+    } else {
+        out.line(run.to_string())?;
+        let note = match outcome {
+            Kept::New => "is here",
+            Kept::NothingNew => "had been imported before",
+        };
+        out.note(format!("{short} {note}: `logreel show {short}`"));
+    }
     if unknown > 0 {
         out.note(format!(
             "{unknown} of {lines} lines were not understood and are kept as they are; the format may \
@@ -69,6 +73,38 @@ pub async fn run(from: From, file: &str, place: &Place, out: &mut Output) -> any
         ));
     }
     Ok(0)
+}
+
+/// What became of it, in the words of `import`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    New,
+    NothingNew,
+}
+
+impl Kept {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::New => "new",
+            Self::NothingNew => "nothing_new",
+        }
+    }
+}
+
+/// The id says what the file holds: a run of it that is here is the run, whatever was taken out of what is
+/// recorded then and now.
+async fn keep(acting: &Acting, past: PastRun) -> anyhow::Result<(Kept, Entry)> {
+    let run = past.run;
+    match acting.store.entry(&run).await {
+        Ok(entry) => return Ok((Kept::NothingNew, entry)),
+        Err(logreel::store::Error::NotFound(_)) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let kept = match acting.engine.keep_past(past).await? {
+        PastOutcome::Kept(_) => Kept::New,
+        PastOutcome::AlreadyHere(_) => Kept::NothingNew,
+    };
+    Ok((kept, acting.store.entry(&run).await?))
 }
 
 /// What is known of the session beside its messages.
@@ -105,8 +141,8 @@ impl About {
     }
 }
 
-fn read(from: From, file: &str, acting: &Acting) -> anyhow::Result<(PastRun, u64, u64)> {
-    let settings = Settings::load(acting.path.as_deref())?;
+fn read(from: From, file: &str, store: Option<&Path>) -> anyhow::Result<(PastRun, u64, u64)> {
+    let settings = Settings::load(store)?;
     let redactor = Redactor::new(&settings.redact, Vec::<String>::new()).map_err(|error| {
         let message = format!("`redact` of the settings: {error}");
         Failure::new(ErrorKind::Invalid, message)

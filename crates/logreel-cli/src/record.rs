@@ -20,19 +20,18 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use logreel::store::SystemEnv;
-use logreel::{Entry, Env as _, ErrorKind, Json, Recorder, RunHandle, Session};
+use logreel::{Body, Entry, Env as _, ErrorKind, Json, Recorder, RunHandle, Seq, Session};
 use logreel_agent::{Format, Mapping, Prices, Redactor};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use self::program::{Ended, Setup, Told};
-use self::signals::{Came, Signals};
+use self::signals::Signals;
 use crate::error::Failure;
 use crate::output::Output;
 use crate::settings::Settings;
-use crate::signals::TERMINATED;
 use crate::store::{Acting, Missing, Place};
-use crate::{agents, git, ls, outcome, spec};
+use crate::{agents, error, git, ls, outcome, spec};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -47,8 +46,12 @@ The program has our terminal, keys and signals; what it started ends with it.";
 
 /// How long a run whose program has ended may take to say so.
 const LAST_WORDS: Duration = Duration::from_secs(10);
+/// How long a start may go on after someone told us to end.
+const START_PATIENCE: Duration = Duration::from_secs(2);
 /// The exit code of a program that is not there, as a shell has it.
 const NOT_FOUND: u8 = 127;
+/// Among how many of the last events the program's end is looked for.
+const LAST_EVENTS: usize = 16;
 /// The exit code when the record was lost, and with it the program.
 const LOST: u8 = 4;
 
@@ -75,12 +78,14 @@ pub struct Args {
 
 pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
     if let Some(program) = args.command.first().filter(|program| !is_there(program)) {
-        out.note(format!("logreel: {}: not found", program.to_string_lossy()));
+        let program = program.to_string_lossy();
+        let missing = Failure::new(ErrorKind::Usage, format!("{program}: not found"));
+        error::tell(&missing, out.json);
         return Ok(NOT_FOUND);
     }
     let stream = args.stream.as_deref().map(format).transpose()?;
     // Before the run exists: a signal that comes now must find someone who hears it.
-    let mut signals = Signals::new()?;
+    let signals = Signals::new()?;
     let folder = spec::folder(Path::new("."))?;
     let acting = place.act(Missing::Make, None, out).await?;
     let redactor = redactor(&acting)?;
@@ -93,6 +98,7 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
         redactor,
         stream,
         prices: prices(&acting)?,
+        signals: signals.clone(),
     };
     let progress = watch::Sender::default();
     let recorder = what.register(&acting, setup, &progress);
@@ -111,11 +117,18 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     for (name, value) in args.label {
         start = start.label(name, value);
     }
+    // Whoever starts the program hears what came meanwhile; only a start that hangs is given up.
+    let given_up = async {
+        let passed = signals.first().await;
+        SystemEnv.sleep(START_PATIENCE).await;
+        passed
+    };
     let started = tokio::select! {
+        biased;
         started = start.into_future() => started,
-        Came::For(_) = signals.next() => {
+        passed = given_up => {
             acting.engine.close().await?;
-            return Ok(TERMINATED);
+            return Ok(Ended::Signalled(passed.number).code());
         }
     };
     let handle = match started {
@@ -128,8 +141,9 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     if handle.id() == id {
         return to_the_end(acting, &handle, &progress, out).await;
     }
+    let before = recorded_before(&acting, &handle.entry().await?, out).await;
     acting.engine.close().await?;
-    recorded_before(&handle.entry().await?, out)
+    before
 }
 
 /// Runs the program of a recorded run again, in a run that says so.
@@ -149,6 +163,7 @@ pub async fn retry(acting: Acting, entry: &Entry, out: &mut Output) -> anyhow::R
         redactor: redactor(&acting)?,
         stream: stored.get("stream").and_then(Format::from_json),
         prices: prices(&acting)?,
+        signals: Signals::new()?,
     };
     let progress = watch::Sender::default();
     what.register(&acting, setup, &progress);
@@ -203,26 +218,54 @@ async fn to_the_end(
     }
 }
 
-/// A program that was recorded under the same key is not run again.
-fn recorded_before(entry: &Entry, out: &Output) -> anyhow::Result<u8> {
+/// A program that was recorded under the same key is not run again, and we exit as it did.
+async fn recorded_before(acting: &Acting, entry: &Entry, out: &Output) -> anyhow::Result<u8> {
     let (run, short) = (entry.row.run, entry.row.run.short());
     let Some(ended) = &entry.row.facts.ended else {
-        let message = format!("{run} has this key and has not ended");
-        return Err(Failure::new(ErrorKind::Busy, message)
-            .hint(format!("`logreel log {short} --follow` watches it"))
-            .into());
+        let refused = if !entry.is_driven() {
+            let message = format!("{run} has this key, and whoever recorded it is gone");
+            Failure::new(ErrorKind::Busy, message).hint(format!(
+                "`logreel resume {short}` ends it as failed; `logreel retry {short}` then runs it again"
+            ))
+        } else {
+            let message = format!("{run} has this key and has not ended");
+            Failure::new(ErrorKind::Busy, message)
+                .hint(format!("`logreel log {short} --follow` watches it"))
+        };
+        return Err(refused.into());
     };
     out.note(format!(
         "logreel: recorded before as {short}, not run again"
     ));
+    if let Some(ended) = how_it_ended(acting, entry).await? {
+        return Ok(ended.code());
+    }
     Ok(match &ended.end {
         logreel::core::row::End::Completed { .. } => 0,
         logreel::core::row::End::Cancelled { .. } => crate::settle::CANCELLED,
-        logreel::core::row::End::Failed { cause } => {
-            let code = cause.exit_code.and_then(|code| u8::try_from(code).ok());
-            code.unwrap_or(crate::settle::FAILED)
-        }
+        logreel::core::row::End::Failed { .. } => crate::settle::FAILED,
     })
+}
+
+/// What the log has of the program's end; `None` when nobody saw it.
+async fn how_it_ended(acting: &Acting, entry: &Entry) -> anyhow::Result<Option<Ended>> {
+    let (run, head) = (entry.row.run, entry.row.head.seq);
+    let from = Seq(head.0.saturating_sub(LAST_EVENTS as u64) + 1);
+    let page = acting.store.events(&run, from, LAST_EVENTS).await?;
+    let number = |data: &Value, name: &str| {
+        let number = data[name].as_i64();
+        number.and_then(|number| i32::try_from(number).ok())
+    };
+    for event in page.items.into_iter().rev() {
+        if let Body::Custom(custom) = event.body
+            && custom.name == program::ENDED
+        {
+            let data = custom.data.to_json().to_value();
+            let exited = number(&data, "exit_code").map(Ended::Exited);
+            return Ok(exited.or_else(|| number(&data, "signal").map(Ended::Signalled)));
+        }
+    }
+    Ok(None)
 }
 
 fn redactor(acting: &Acting) -> anyhow::Result<Redactor> {

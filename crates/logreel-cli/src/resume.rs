@@ -18,7 +18,7 @@ use crate::settle::{CANCELLED, FAILED, WAITS};
 use crate::signals::Signals;
 use crate::spec::Spec;
 use crate::store::{Acting, Missing, Place};
-use crate::{ask, budget, follow_many, name, outcome, settle, spec};
+use crate::{ask, budget, follow_many, name, outcome, record, settle, spec};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -202,7 +202,8 @@ async fn one(
         let Err(Error::Driven { by, .. }) = &resumed else {
             break resumed;
         };
-        if !is_frozen(&acting.store.entry(&run).await?) {
+        // Nobody can take a recorded program from whoever records it.
+        if record::is_recorded(entry) || !is_frozen(&acting.store.entry(&run).await?) {
             break resumed;
         }
         if !std::mem::replace(&mut waits, true) {
@@ -227,7 +228,12 @@ async fn one(
         Ok(_) | Err(Error::Waiting { .. }) => {}
         Err(error @ Error::Driven { .. }) => {
             let short = run.short();
-            let hint = format!("`logreel log {short} --follow` watches it");
+            let is_stopped =
+                record::is_recorded(entry) && is_frozen(&acting.store.entry(&run).await?);
+            let hint = match is_stopped {
+                true => "it was stopped (Ctrl-Z): `fg` in its shell goes on with it".to_owned(),
+                false => format!("`logreel log {short} --follow` watches it"),
+            };
             return Err(Failure::new(error.kind(), error.to_string())
                 .hint(hint)
                 .into());

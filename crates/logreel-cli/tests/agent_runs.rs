@@ -312,7 +312,7 @@ fn an_agent_that_it_calls_is_a_child() {
     check("show_child", &project.run(&["show", "@last"]));
 }
 
-/// A check sees what whoever drives the run has, but for keys of models; one that cannot be made is
+/// A check sees what whoever drives the run has, but for keys of models; one that cannot be started is
 /// something to look at, and no failure.
 #[test]
 fn checks_see_no_key_and_one_that_was_not_made_needs_review() {
@@ -323,13 +323,14 @@ fn checks_see_no_key_and_one_that_was_not_made_needs_review() {
         env = { OF_THE_FILE = "set" }
         [[verify]]
         name = "sees"
-        run = "env > seen"
+        run = "env > ../seen; rmdir ../gone"
         [[verify]]
-        name = "dies"
-        run = "kill -9 $$"
+        name = "has no folder"
+        run = "true"
     "#;
     let project = project("{\"text\": \"done\"}\n");
     project.write("w.toml", checked);
+    std::fs::create_dir(project.path("gone")).unwrap();
     let mut command = project.command();
     for (name, value) in [
         ("KEY_OF_MINE", "key-1"),
@@ -338,7 +339,7 @@ fn checks_see_no_key_and_one_that_was_not_made_needs_review() {
     ] {
         command.env(name, value);
     }
-    let ran = common::ran(command.args(["run", "w.toml", "go"]));
+    let ran = common::ran(command.args(["run", "w.toml", "go", "--dir", "gone"]));
     assert_eq!((ran.code, ran.out.as_str()), (0, "done\n"), "{}", ran.err);
     let seen = project.read("seen");
     assert!(!seen.contains("key-1") && !seen.contains("key-2"), "{seen}");
@@ -351,4 +352,26 @@ fn checks_see_no_key_and_one_that_was_not_made_needs_review() {
     assert_eq!(report["verdict"], "needs_review", "{report}");
     let verdicts: Vec<&Value> = [0, 1].map(|n| &report["checks"][n]["verdict"]).to_vec();
     assert_eq!(verdicts, ["passed", "skipped"]);
+}
+
+#[test]
+fn a_check_that_crashes_did_not_pass() {
+    for signal in ["SEGV", "KILL"] {
+        let project = project("{\"text\": \"done\"}\n");
+        let spec = format!(
+            "name = \"checked\"\nmodel = \"scripted/answers.jsonl\"\nverify_rounds = 0\n\
+             [[verify]]\nname = \"tests\"\nrun = \"echo began; kill -{signal} $$\"\n"
+        );
+        project.write("w.toml", &spec);
+        let ran = project.run(&["run", "w.toml", "go"]);
+        assert_eq!(ran.code, 1, "{}", ran.err);
+        let shown = project.json(&["show", "@last"]);
+        let report = &shown["verification"];
+        assert_eq!(report["verdict"], "failed", "{report}");
+        let said = report["checks"][0]["message"].as_str().unwrap();
+        assert!(
+            said.starts_with("began") && said.contains("killed by signal"),
+            "{said}"
+        );
+    }
 }

@@ -323,3 +323,96 @@ fn after_ctrl_z_the_shell_has_its_terminal_and_fg_goes_on() {
     assert_eq!(terminal.end().0, 0);
     assert_eq!(project.json(&["show", "@last"])["status"], "completed");
 }
+
+#[test]
+fn lines_that_go_past_the_programs_terminal_end_as_lines() {
+    let project = Project::new("");
+    assert_eq!(project.run(&["init"]).code, 0);
+    project.write("lines.sh", "echo one; echo two; read -r key </dev/tty");
+    project.write(
+        "turns.sh",
+        "echo '{\"type\":\"turn.started\"}'; echo two; read -r key </dev/tty",
+    );
+    let program = project.std_command().get_program().to_owned();
+    let program = program.to_str().unwrap();
+    for (shell, seen) in [
+        (
+            format!("{program} record -- sh lines.sh | cat"),
+            "one\r\ntwo\r\n",
+        ),
+        (
+            format!("{program} record --stream codex -- sh turns.sh"),
+            "{\"type\":\"turn.started\"}\r\ntwo\r\n",
+        ),
+    ] {
+        let mut terminal = OnTerminal::start(&project, &own(&["sh", "-c", &shell]));
+        terminal.until("two");
+        terminal.say("\r");
+        let (code, bytes, _) = terminal.end();
+        let shown = String::from_utf8(bytes).unwrap();
+        assert_eq!(code, 0, "{shown}");
+        assert!(shown.starts_with(seen), "{shown:?}");
+    }
+}
+
+#[test]
+fn a_program_in_the_background_takes_no_keys_until_it_is_in_front() {
+    let project = Project::new("");
+    assert_eq!(project.run(&["init"]).code, 0);
+    let mut terminal = OnTerminal::start(&project, &own(&["bash", "--norc", "-i"]));
+    terminal.until("shell 1> ");
+    let program = project.std_command().get_program().to_owned();
+    let program = program.to_str().unwrap().to_owned();
+    project.write(
+        "reads.sh",
+        "echo began > began; read -r line; echo \"$line\" > line",
+    );
+    terminal.say(&format!("{program} record -- sh reads.sh &\n"));
+    common::kill::until("the program reads", || project.path("began").exists());
+    for number in 0..5 {
+        terminal.say(&format!("echo is$((40+{number}))\n"));
+        terminal.until(&format!("is4{number}"));
+    }
+    assert!(!project.path("line").exists(), "{}", project.read("line"));
+    terminal.say("fg\n");
+    terminal.until_times("record -- sh reads.sh", 2);
+    terminal.say("for the program\r");
+    common::kill::until("it has its line", || project.path("line").exists());
+    terminal.until("shell 8> ");
+    terminal.say("exit\n");
+    assert_eq!(terminal.end().0, 0);
+    assert_eq!(project.read("line"), "for the program\n");
+    assert_eq!(project.json(&["show", "@last"])["status"], "completed");
+}
+
+#[test]
+fn a_program_that_its_user_stopped_is_nobody_elses() {
+    let project = Project::new("");
+    assert_eq!(project.run(&["init"]).code, 0);
+    project.write(".logreel/config.toml", "lease = \"1s\"\n");
+    let mut terminal = OnTerminal::start(&project, &own(&["bash", "--norc", "-i"]));
+    terminal.until("shell 1> ");
+    project.write("stops.sh", STOPS);
+    let program = project.std_command().get_program().to_owned();
+    let program = program.to_str().unwrap().to_owned();
+    terminal.say(&format!("{program} record -- sh stops.sh\n"));
+    terminal.until("ready");
+    terminal.say("\x1a");
+    terminal.until("Stopped");
+    let worker = project.start(&["worker"], "");
+    // Longer than its lease.
+    assert_eq!(project.run(&["wait", "@last", "--timeout", "3s"]).code, 124);
+    let refused = project.run(&["resume", "@last"]);
+    assert_eq!(refused.code, 5, "{}", refused.err);
+    assert!(refused.err.contains("`fg`"), "{}", refused.err);
+    worker.kill();
+    terminal.say("fg\n");
+    terminal.until_times("record -- sh stops.sh", 3);
+    terminal.say("two\n");
+    terminal.until("got two");
+    terminal.say("\x04");
+    terminal.until("shell 3> ");
+    terminal.say("exit\n");
+    assert_eq!(terminal.end().0, 0);
+    assert_eq!(project.json(&["show", "@last"])["status"], "completed");
+}

@@ -187,10 +187,13 @@ pub fn decide(
     }
     admit(state, &body, epoch).map_err(Rejected::Illegal)?;
     // Last: whoever is told of a limit waits for it, and would find out only then that it was wrong.
-    state
-        .row
-        .check_budget(&body)
-        .map_err(Rejected::OverBudget)?;
+    // What a program that is only watched does has happened already: it counts, and nothing waits.
+    if state.row.facts.kind != RunKind::Record {
+        state
+            .row
+            .check_budget(&body)
+            .map_err(Rejected::OverBudget)?;
+    }
     Ok(Draft {
         body,
         caller_at,
@@ -223,7 +226,7 @@ fn stamp_end(row: &Row, results: &ResultSet, body: &mut Body) {
 }
 
 /// Results, failures and spend of what was under way, and a second end. Never a start.
-fn may_be_late(body: &Body) -> bool {
+pub fn may_be_late(body: &Body) -> bool {
     match body {
         Body::RunCompleted(_)
         | Body::RunFailed(_)

@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::budget::{Driven, Loan, Reserved};
 use crate::event::{
-    Body, Budget, Cause, Durability, Event, Git, Parent, Phase, Provenance, RunKind, RunLimit,
-    Spend, TerminalStatus, Used, Verification, WaitStarted,
+    Body, Budget, Cause, Durability, Event, Git, Parent, Phase, Provenance, Relation, RunKind,
+    RunLimit, Spend, TerminalStatus, Used, Verification, WaitStarted,
 };
 use crate::fold::{Illegal, IllegalEvent};
 use crate::id::{CallId, Epoch, Head, RunId, Session, StepId, WaitId};
@@ -362,6 +362,16 @@ pub struct Row {
     pub facts: Arc<Facts>,
     /// What changes with every event.
     pub pulse: Pulse,
+}
+
+impl Facts {
+    /// Whether only its recorder can go on with the run. The command of a workflow's step is not such a
+    /// run: it is started again like any command.
+    pub fn is_with_recorder(&self) -> bool {
+        let parent = self.parent.as_ref();
+        let of_step = parent.is_some_and(|parent| parent.relation == Relation::Child);
+        self.kind == RunKind::Record && !of_step
+    }
 }
 
 impl Row {

@@ -187,6 +187,7 @@ impl MemoryStore {
 #[async_trait]
 impl RunStore for MemoryStore {
     async fn create(&self, new: NewRun) -> Result<Created, CreateError> {
+        let has_ended = new.has_ended();
         let NewRun {
             run,
             started,
@@ -247,7 +248,7 @@ impl RunStore for MemoryStore {
         {
             return Err(CreateError::ParentEnded(parent.run));
         }
-        if let Some(session) = &started.session {
+        if let Some(session) = started.session.as_ref().filter(|_| !has_ended) {
             if state.closed.contains(session.as_str()) {
                 return Err(CreateError::SessionClosed(session.clone()));
             }

@@ -30,6 +30,14 @@ pub struct NewRun {
     pub owner: Option<OwnerId>,
 }
 
+impl NewRun {
+    /// Whether it is over when it is created: it is kept from someone else's record, and takes no session's
+    /// place.
+    pub fn has_ended(&self) -> bool {
+        self.then.iter().any(|draft| draft.body.is_terminal())
+    }
+}
+
 /// The answer to a create.
 #[derive(Debug, Clone)]
 pub enum Created {

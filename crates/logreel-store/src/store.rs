@@ -45,7 +45,8 @@ pub(crate) const SCANNED_AT_ONCE: usize = 512;
 #[async_trait]
 pub trait RunStore: Send + Sync + 'static {
     /// Creates a run with its event 1, or attaches to the one with the same id or key. One whose limit
-    /// has no place is created without its owner.
+    /// has no place is created without its owner. One that has ended takes no place in its session, and is
+    /// created also while another run is active there.
     async fn create(&self, new: NewRun) -> Result<Created, CreateError>;
 
     /// Makes a run that shares another's log up to an event and goes on with `run.forked`, or attaches
@@ -178,7 +179,8 @@ pub trait RunStore: Send + Sync + 'static {
         None
     }
 
-    /// Takes over a run that is ready or orphaned and whose limit has a place, under the next epoch.
+    /// Takes over a run that is ready or orphaned and whose limit has a place, under the next epoch. A
+    /// recorded program is nobody else's for as long as its recorder is known to exist.
     async fn claim(&self, run: &RunId, owner: OwnerId) -> Result<ClaimOutcome, Error>;
 
     /// Drivers of a run that has not ended whose lease ran out and was taken, oldest first, without

@@ -65,6 +65,11 @@ pub trait Agents: Send + Sync {
     /// Whether its runs begin with a plan.
     fn plans(&self, spec: &Value) -> bool;
 
+    /// What in such a stream has no price, if something has none: no limit in dollars can be kept then.
+    fn unpriced_stream(&self, _format: &str) -> Option<String> {
+        None
+    }
+
     /// Whoever understands what another agent prints: a name such as `claude-code`, or the text of a
     /// mapping. `None` when nobody here does.
     fn stream(&self, _format: &str) -> Option<Box<dyn Understands>> {

@@ -238,6 +238,14 @@ pub(crate) async fn before_agent(ctx: &Ctx, step: &StepId) -> Result<(), TaskErr
     until_all(ctx, &About::step(step), &limits, room).await
 }
 
+/// Waits until there is something left for a program that is only watched: what it does has happened by
+/// the time it is told, so nothing can make it wait half-way.
+pub(crate) async fn before_stream(ctx: &Ctx, step: &StepId) -> Result<(), TaskError> {
+    let limits = [Limit::Tokens, Limit::Usd, Limit::ToolCalls];
+    let room = |row: &Row| row.check_limits(&limits);
+    until_all(ctx, &About::step(step), &limits, room).await
+}
+
 /// Waits until these limits leave room, and ends the waits for them that an earlier driver began.
 async fn until_all(
     ctx: &Ctx,

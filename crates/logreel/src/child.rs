@@ -145,8 +145,10 @@ async fn announce(ctx: &Ctx, step: &StepId, child: &Child<'_>) -> Result<(RunId,
         step: Some(step.clone()),
         ..plain_wait(WaitKind::Child, NEW_WAIT)
     };
-    if child.program.kind == RunKind::Agent {
-        budget::before_agent(ctx, step).await?;
+    match child.program.kind {
+        RunKind::Agent => budget::before_agent(ctx, step).await?,
+        RunKind::Record => budget::before_stream(ctx, step).await?,
+        RunKind::Workflow | RunKind::Task | RunKind::External => {}
     }
     let starting = budget::Starting::new(ctx).await;
     let commands = || {

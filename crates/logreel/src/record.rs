@@ -6,10 +6,12 @@
 use std::io;
 use std::sync::Arc;
 
-use logreel_core::event::{Budget, Phase, Relation, RunKind, WaitKind};
+use logreel_core::codec::encode_body;
+use logreel_core::decide::may_be_late;
+use logreel_core::event::{Budget, Custom, Phase, RunKind, WaitKind};
 use logreel_core::meaning::digest_of;
 use logreel_core::row::Facts;
-use logreel_core::{Digest, Json, RunState};
+use logreel_core::{Blob, Body, Digest, Json, Payload, RunState};
 use logreel_store::Entry;
 use rustix::process::Pid;
 use serde::Serialize;
@@ -141,6 +143,27 @@ impl Log<'_> {
         self.with_state(is_paused)
     }
 
+    /// Records what has happened, whatever became of the run meanwhile: after its end nothing starts, so a
+    /// start of something is kept then as a `custom` fact under its kind, and the rest as it is.
+    pub async fn record_happened(
+        &self,
+        bodies: Vec<Body>,
+        blobs: Vec<Blob>,
+    ) -> Result<(), TaskError> {
+        if bodies.iter().all(may_be_late) {
+            return self.record(bodies, blobs).await.map(drop);
+        }
+        match self.record(bodies.clone(), blobs.clone()).await {
+            Err(error) if error.is_cancelled() => {
+                let mut blobs = blobs;
+                let late = bodies.into_iter().map(|body| late_fact(body, &mut blobs));
+                let late: Vec<Body> = late.collect::<Result<_, TaskError>>()?;
+                self.record(late, blobs).await.map(drop)
+            }
+            recorded => recorded.map(drop),
+        }
+    }
+
     /// Waits for the log to change until something holds, and keeps the lease meanwhile.
     pub async fn until(&self, holds: impl Fn(&RunState) -> bool) {
         let mut changes = self.ctx().0.journal.changes();
@@ -166,6 +189,16 @@ impl Log<'_> {
     }
 }
 
+fn late_fact(body: Body, blobs: &mut Vec<Blob>) -> Result<Body, TaskError> {
+    if may_be_late(&body) {
+        return Ok(body);
+    }
+    let name = body.kind().to_owned();
+    let (data, blob) = Payload::of(Json::parse(encode_body(&body)?)?);
+    blobs.extend(blob);
+    Ok(Custom { data, name }.into())
+}
+
 fn is_paused(state: &RunState) -> bool {
     let mut waits = state.row.facts.waits.iter();
     waits.any(|open| open.wait.kind == WaitKind::Paused)
@@ -174,9 +207,7 @@ fn is_paused(state: &RunState) -> bool {
 /// Whether only its recorder can go on with the run. The command of a workflow's step is not such a run:
 /// it is started again like any command.
 pub fn is_with_recorder(facts: &Facts) -> bool {
-    let parent = facts.parent.as_ref();
-    let of_step = parent.is_some_and(|parent| parent.relation == Relation::Child);
-    facts.kind == RunKind::Record && !of_step
+    facts.is_with_recorder()
 }
 
 /// Programs of recordings by their digest.

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use logreel_core::event::{Budget, Phase, RunKind};
+use logreel_core::event::{Budget, Phase, RunKind, ToolFailed};
 use logreel_core::meaning::digest_of;
-use logreel_core::{Blob, Body, Json};
+use logreel_core::{Blob, Body, Json, RunState};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -33,6 +33,10 @@ pub(crate) const AGENTS: [&str; 3] = ["claude-code stream", "codex stream", "map
 
 /// Understands what an agent prints. Given by [`Agents::stream`].
 pub trait Understands: Send {
+    /// The run has a log already: an earlier driver of it began, or it is a copy. What is told now comes
+    /// after that, and its calls are others.
+    fn go_on(&mut self, state: &RunState);
+
     /// Bytes came, in any pieces; gives what can be recorded now.
     fn push(&mut self, bytes: &[u8]) -> Heard;
 
@@ -113,7 +117,7 @@ async fn drive(
         return Err(crate::record::lost());
     }
     let given: StreamInput = input.decode()?;
-    let understands = agents.stream(&spec.stream).ok_or_else(|| {
+    let mut understands = agents.stream(&spec.stream).ok_or_else(|| {
         let message = format!(
             "this program does not understand the stream `{}`",
             spec.stream
@@ -139,6 +143,8 @@ async fn drive(
     let stdin = stdin.unwrap_or_default().into_bytes();
     let _busy = log.busy();
     log.may_begin().await?;
+    give_up_calls(&ctx).await?;
+    log.with_state(|state| understands.go_on(state));
     let mut piped = ctx.piped_command(command).await?;
     let Some((to, from)) = piped.pipes() else {
         return Err(TaskError::of_kind("bug", "a command's pipes were taken"));
@@ -178,6 +184,28 @@ async fn drive(
         }
         (Exit::Stopped, _) => Err(TaskError::of_kind("lost", "the command was stopped")),
     }
+}
+
+/// What the agent had under way when its last driver died ended with it: the agent is started again, which
+/// its step says is no harm.
+async fn give_up_calls(ctx: &Ctx) -> Result<(), TaskError> {
+    let log = ctx.log();
+    let open = log.with_state(|state| state.unsettled_calls(log.epoch()));
+    let failed = open.into_iter().map(|call| {
+        let message = "the agent was stopped before the call returned";
+        let error = TaskError::of_kind("interrupted", message).cause();
+        let redacted = 0;
+        Body::from(ToolFailed {
+            call,
+            error,
+            redacted,
+        })
+    });
+    let bodies: Vec<Body> = failed.collect();
+    if !bodies.is_empty() {
+        log.record(bodies, Vec::new()).await?;
+    }
+    Ok(())
 }
 
 /// Records what a command prints.

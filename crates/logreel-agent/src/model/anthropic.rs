@@ -247,6 +247,12 @@ fn params(params: &Map<String, Value>) -> Map<String, Value> {
     all
 }
 
+/// The longest answer with these parameters, thoughts with it.
+pub(super) fn output_tokens_max(given: &Map<String, Value>) -> u64 {
+    let limit = params(given).get("max_tokens").and_then(Value::as_u64);
+    limit.unwrap_or(MAX_TOKENS)
+}
+
 fn thinking(how: &Value) -> Option<Value> {
     let enabled = |budget: u64| Some(json!({"type": "enabled", "budget_tokens": budget}));
     match how {

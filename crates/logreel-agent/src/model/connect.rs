@@ -68,6 +68,22 @@ pub fn key_variable(spec: &AgentSpec) -> Option<String> {
     spec.api_key_env.clone().or_else(usual)
 }
 
+/// What an answer is at most where nobody says.
+const OUTPUT_TOKENS: u64 = 4096;
+
+/// The longest answer that is asked for, for what is set aside before a call. A provider that is given no
+/// limit may answer more.
+pub(crate) fn output_tokens_max(spec: &AgentSpec) -> u64 {
+    let said = |name| spec.params.get(name).and_then(serde_json::Value::as_u64);
+    match Family::of(spec) {
+        Ok(Family::Anthropic) => anthropic::output_tokens_max(&spec.params),
+        Ok(_) | Err(_) => {
+            let names = ["max_output_tokens", "max_completion_tokens", "max_tokens"];
+            names.into_iter().find_map(said).unwrap_or(OUTPUT_TOKENS)
+        }
+    }
+}
+
 /// Who answers, by the prefix of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Family {
@@ -127,4 +143,26 @@ fn key(spec: &AgentSpec, env: ReadVariable<'_>) -> Result<Option<Key>, ModelErro
 
 fn invalid(message: String) -> ModelError {
     ModelError::Invalid { message }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_set_aside_for_an_answer_is_what_is_asked_for() {
+        for (model, params, most) in [
+            ("anthropic/x", "", 8192),
+            ("anthropic/x", "max_output_tokens = 100", 100),
+            // Thoughts count too.
+            ("anthropic/x", "reasoning = \"high\"", 24_576 + 8192),
+            ("openai/x", "", OUTPUT_TOKENS),
+            ("openai/x", "max_output_tokens = 100", 100),
+            ("openai/x", "max_completion_tokens = 100", 100),
+        ] {
+            let spec = format!("model = \"{model}\"\nparams = {{ {params} }}");
+            let spec: AgentSpec = toml::from_str(&spec).unwrap();
+            assert_eq!(output_tokens_max(&spec), most, "{model} {params}");
+        }
+    }
 }

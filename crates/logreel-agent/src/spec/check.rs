@@ -43,6 +43,7 @@ pub(super) fn check(spec: &AgentSpec, sheet: &mut Sheet, beside: Beside<'_>) {
     check.verify();
     check.own_tools();
     check.servers();
+    check.keys();
     check.environment("", &spec.env, &spec.env_from);
     check.prices();
 }
@@ -317,6 +318,17 @@ impl Check<'_> {
         }
     }
 
+    /// A key of this agent's model is not for the commands of the agents inside it either.
+    fn keys(&mut self) {
+        let keys = self.spec.keys();
+        for (name, agent) in &self.spec.agents {
+            if let Some(key) = agent.spec.gives_away(&keys) {
+                let message = format!("gives its commands {key}, which {KEY_OF_MODEL}");
+                self.sheet.complain(&format!("agents.{name}.spec"), message);
+            }
+        }
+    }
+
     fn servers(&mut self) {
         for (name, server) in &self.spec.mcp {
             self.server(&format!("mcp.{name}."), server);
@@ -345,6 +357,7 @@ impl Check<'_> {
     }
 
     fn environment(&mut self, prefix: &str, env: &BTreeMap<String, String>, from: &[String]) {
+        let keys = self.spec.keys();
         for (name, value) in env {
             let key = format!("{prefix}env.{name}");
             if !is_variable(name) {
@@ -353,8 +366,7 @@ impl Check<'_> {
             }
             self.value(&key, value);
             let named = variables(value).unwrap_or_default();
-            let key_of_model = |name: &str| self.spec.api_key_env.as_deref() == Some(name);
-            if named.iter().any(|(_, name)| key_of_model(name)) {
+            if named.iter().any(|(_, name)| keys.contains(*name)) {
                 self.sheet.complain(&key, KEY_OF_MODEL);
             }
         }
@@ -364,7 +376,7 @@ impl Check<'_> {
                 let message = format!("expected the name of a variable, got {name:?}");
                 self.sheet.complain(&key, message);
             }
-            if self.spec.api_key_env.as_ref() == Some(name) {
+            if keys.contains(name) {
                 self.sheet.complain(&key, KEY_OF_MODEL);
             }
         }
@@ -397,7 +409,7 @@ impl Check<'_> {
     }
 }
 
-const KEY_OF_MODEL: &str = "holds the model's key (`api_key_env`), which its commands never get";
+const KEY_OF_MODEL: &str = "holds a model's key, which commands of agents never get";
 
 impl AgentSpec {
     /// A model of it, or of the agents inside it, whose price is not known.

@@ -36,6 +36,32 @@ impl AgentSpec {
         }
     }
 
+    /// The variables that hold keys of its model and of the models of the agents inside it, said or by
+    /// custom: no command of any of them gets one.
+    pub(crate) fn keys(&self) -> BTreeSet<String> {
+        let usual = || self.usual_key_variable().map(str::to_owned);
+        let own = self.api_key_env.clone().or_else(usual);
+        let mut keys: BTreeSet<String> = own.into_iter().collect();
+        for agent in self.agents.values() {
+            keys.extend(agent.spec.keys());
+        }
+        keys
+    }
+
+    /// One of these keys that a command of it, or of an agent inside it, is to get.
+    pub(crate) fn gives_away(&self, keys: &BTreeSet<String>) -> Option<String> {
+        let mut given = BTreeSet::new();
+        given.extend(self.env.keys().cloned());
+        of_env(&mut given, &self.env, &self.env_from);
+        for server in self.mcp.values() {
+            given.extend(server.env.keys().cloned());
+            of_env(&mut given, &server.env, &server.env_from);
+        }
+        let own = given.intersection(keys).next().cloned();
+        let mut agents = self.agents.values();
+        own.or_else(|| agents.find_map(|agent| agent.spec.gives_away(keys)))
+    }
+
     /// The variable in which the provider's keys usually are.
     pub(crate) fn usual_key_variable(&self) -> Option<&'static str> {
         match check::provider(&self.model) {

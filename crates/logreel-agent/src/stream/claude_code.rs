@@ -30,8 +30,12 @@ const ASIDE: [&str; 12] = [
 
 #[derive(Default)]
 pub(super) struct ClaudeCode {
-    /// What calls that have ended were said to cost; the result has the sum.
+    /// What was used so far, and since the last result; the next one has a sum.
     counted: Spend,
+    since_result: Spend,
+    /// What the last result said everything had cost.
+    usd_micros: u64,
+    results: u32,
     /// A stream ends with a result, which knows the price; a session file does not.
     is_session: bool,
     has_result: bool,
@@ -78,6 +82,7 @@ impl ClaudeCode {
             self.close(facts);
         }
         let model = message["model"].as_str().unwrap_or("claude");
+        self.has_result = false;
         facts.call_model(&id, model);
         if let Some(open) = facts.open_model().filter(|open| open.call == id) {
             open.spent = larger(&open.spent, &spend(&message["usage"]));
@@ -146,20 +151,41 @@ impl ClaudeCode {
 
     fn result(&mut self, line: &Value, facts: &mut Facts) -> bool {
         self.has_result = true;
+        self.results += 1;
         let total = spend(&line["usage"]);
-        let left = less(&total, &self.counted);
-        let usd = micros(&line["total_cost_usd"]);
-        if facts.open_model().is_none() && (usd.is_some() || left != Spend::default()) {
-            facts.call_model("result", "claude");
+        // The sum of all, or of what came since the result before.
+        let open = facts.open_model().map(|open| open.spent.clone());
+        let said = more(&self.counted, &open.unwrap_or_default());
+        let is_all = less(&said, &total) == Spend::default();
+        let known = if is_all {
+            &self.counted
+        } else {
+            &self.since_result
+        };
+        let left = less(&total, known);
+        let usd = micros(&line["total_cost_usd"]).map(|all| {
+            let more = all.saturating_sub(self.usd_micros);
+            self.usd_micros = self.usd_micros.max(all);
+            more
+        });
+        if facts.open_model().is_none()
+            && (usd.is_some_and(|usd| usd > 0) || left != Spend::default())
+        {
+            let call = match self.results {
+                1 => "result".to_owned(),
+                number => format!("result-{number}"),
+            };
+            facts.call_model(&call, "claude");
         }
         if let Some(open) = facts.open_model() {
             // Of a message that was still being written its lines say too little.
             if line["usage"].is_object() {
                 open.spent = left;
             }
-            self.counted = total;
+            self.counted = more(&self.counted, &open.spent);
             facts.answer_model(usd);
         }
+        self.since_result = Spend::default();
         let failed = line["is_error"] == true
             || line["subtype"]
                 .as_str()
@@ -172,8 +198,11 @@ impl ClaudeCode {
             let subtype = line["subtype"].as_str().unwrap_or("error");
             let said = line["result"].as_str().filter(|said| !said.is_empty());
             facts.fail(said.unwrap_or(subtype));
-        } else if !answer.is_null() {
-            facts.answer(answer.clone());
+        } else {
+            facts.succeed();
+            if !answer.is_null() {
+                facts.answer(answer.clone());
+            }
         }
         let mut about = line.clone();
         if let Some(about) = about.as_object_mut() {
@@ -189,6 +218,7 @@ impl ClaudeCode {
     fn close(&mut self, facts: &mut Facts) {
         if let Some(open) = facts.open_model() {
             self.counted = more(&self.counted, &open.spent);
+            self.since_result = more(&self.since_result, &open.spent);
         }
         facts.answer_model((!self.is_session).then_some(0));
     }

@@ -43,6 +43,7 @@ impl Codex {
                 }
                 facts.answer_model(None);
                 facts.end_turn();
+                facts.succeed();
                 true
             }
             Some("turn.failed") => {

@@ -7,7 +7,7 @@ use logreel::core::event::{
     Cause, Custom, Effect, ModelAnswered, ModelCalled, ModelFailed, PlanMade, Spend, ToolCalled,
     ToolFailed, ToolReturned, Turn, TurnFinished,
 };
-use logreel::core::{Blob, CallId, Payload};
+use logreel::core::{Blob, CallId, Payload, RunState};
 use logreel::{Body, Digest, Json};
 use serde_json::Value;
 
@@ -29,6 +29,8 @@ pub(super) struct Facts {
     model: Option<OpenModel>,
     turn: Option<u32>,
     turns: u32,
+    /// Which telling this is, when the log has calls of an earlier one: their ids are taken.
+    telling: Option<u32>,
     pub(super) answer: Option<Json>,
     pub(super) failure: Option<String>,
     pub(super) session: Option<String>,
@@ -55,10 +57,32 @@ impl Facts {
             model: None,
             turn: None,
             turns: 0,
+            telling: None,
             answer: None,
             failure: None,
             session: None,
         }
+    }
+
+    /// The run has a log already: the program is run again, or in a copy of the run. Turns and the
+    /// conversation go on from there, and calls get ids that no earlier one has.
+    pub(super) fn go_on(&mut self, state: &RunState) {
+        self.context = state.row.pulse.context;
+        self.turns = state.turn;
+        let made = state.models.keys().chain(state.tools.keys());
+        self.telling = made.map(telling_of).max().map(|last| last + 1);
+    }
+
+    /// A call's id in the log: as the agent has it, or its digest when it is none.
+    fn call_id(&self, call: &str) -> CallId {
+        let told = |call: &str| match self.telling {
+            Some(telling) => format!("{telling}.{call}"),
+            None => call.to_owned(),
+        };
+        CallId::new(told(call)).unwrap_or_else(|_| {
+            let digest = Digest::of(call.as_bytes()).hex();
+            CallId::new(told(&digest)).expect("a number and hex digits are an id")
+        })
     }
 
     pub(super) fn take(&mut self) -> Understood {
@@ -118,10 +142,12 @@ impl Facts {
         match part {
             Part::Text(words) => Part::Text(text(&words, redacted)),
             Part::ToolCall(mut call) => {
+                call.call = self.call_id(&call.call).to_string();
                 call.arguments = json(&call.arguments, redacted);
                 Part::ToolCall(call)
             }
             Part::ToolResult(mut result) => {
+                result.call = self.call_id(&result.call).to_string();
                 result.text = text(&result.text, redacted);
                 Part::ToolResult(result)
             }
@@ -150,7 +176,7 @@ impl Facts {
         self.models.insert(call.to_owned());
         self.add(ModelCalled {
             attempt: 1,
-            call: call_id(call),
+            call: self.call_id(call),
             context: self.context,
             model: model.to_owned(),
             request: None,
@@ -188,7 +214,7 @@ impl Facts {
         let message = serde_json::to_value(&message).unwrap_or_default();
         let (message, redacted) = self.payload(message);
         self.add(ModelAnswered {
-            call: call_id(&open.call),
+            call: self.call_id(&open.call),
             finish_reason: None,
             message,
             redacted,
@@ -206,7 +232,7 @@ impl Facts {
         let (message, redacted) = self.redactor.text(message);
         let error = cause("model", message.into_owned());
         self.add(ModelFailed {
-            call: call_id(&open.call),
+            call: self.call_id(&open.call),
             error,
             redacted,
             retry_after_ms: None,
@@ -235,7 +261,7 @@ impl Facts {
         self.add(ToolCalled {
             arguments,
             attempt: 1,
-            call: call_id(call),
+            call: self.call_id(call),
             // Nobody declared what it does.
             effect: Effect::Write,
             key: None,
@@ -249,7 +275,7 @@ impl Facts {
         if self.close_tool(call) {
             let (output, redacted) = self.payload(output);
             self.add(ToolReturned {
-                call: call_id(call),
+                call: self.call_id(call),
                 output,
                 redacted,
             });
@@ -261,7 +287,7 @@ impl Facts {
             let (message, redacted) = self.redactor.text(message);
             let error = cause("tool", message.into_owned());
             self.add(ToolFailed {
-                call: call_id(call),
+                call: self.call_id(call),
                 error,
                 redacted,
             });
@@ -322,6 +348,11 @@ impl Facts {
         self.failure = Some(self.redactor.text(message).0.into_owned());
     }
 
+    /// It went on after what went wrong, and well.
+    pub(super) fn succeed(&mut self) {
+        self.failure = None;
+    }
+
     /// Nothing more comes.
     pub(super) fn close(&mut self) {
         self.answer_model(None);
@@ -339,12 +370,13 @@ fn cause(kind: &str, message: String) -> Cause {
     }
 }
 
-/// A call's id in the log: as the agent has it, or its digest when it is none.
-pub(super) fn call_id(call: &str) -> CallId {
-    CallId::new(call).unwrap_or_else(|_| {
-        let digest = Digest::of(call.as_bytes()).hex();
-        CallId::new(digest).expect("hex digits are an id")
-    })
+/// Which telling a call is of, by its id.
+fn telling_of(call: &CallId) -> u32 {
+    let number = call
+        .as_str()
+        .split_once('.')
+        .map(|(number, _)| number.parse());
+    number.and_then(Result::ok).unwrap_or(1)
 }
 
 /// A whole number at a key; 0 when there is none.

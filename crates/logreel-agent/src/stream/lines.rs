@@ -1,6 +1,6 @@
 //! Lines out of bytes that come in any pieces.
 
-use logreel::core::Blob;
+use logreel::core::{Blob, RunState};
 use logreel::{Body, Json};
 
 use super::{Format, LINE_BYTES_MAX, StreamReader, Understood};
@@ -42,6 +42,11 @@ impl StreamLines {
         }
     }
 
+    /// The run has a log already; see [`StreamReader::go_on`].
+    pub fn go_on(&mut self, state: &RunState) {
+        self.reader.go_on(state);
+    }
+
     /// Bytes came; gives what the lines that they end say.
     pub fn push(&mut self, bytes: &[u8]) -> Said {
         let mut said = Said::default();
@@ -77,6 +82,7 @@ impl StreamLines {
         match std::str::from_utf8(&line) {
             Ok(text) => said.add(self.reader.line(text)),
             Err(_) => {
+                self.reader.no_text();
                 if ended {
                     line.push(b'\n');
                 }

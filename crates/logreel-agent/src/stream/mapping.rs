@@ -106,6 +106,12 @@ impl Mapping {
         }
     }
 
+    /// Whether some line says what was paid.
+    pub(crate) fn says_usd(&self) -> bool {
+        let mut usage = self.line.iter().filter_map(|line| line.usage.as_ref());
+        usage.any(|usage| usage.usd.is_some())
+    }
+
     pub(super) fn to_json(&self) -> Value {
         serde_json::to_value(self).expect("texts and flags serialize")
     }
@@ -188,6 +194,7 @@ impl Line {
         }
         if let Some(answer) = self.answer.as_ref().and_then(|path| at(line, path)) {
             facts.answer(answer.clone());
+            facts.succeed();
             said = true;
         }
         if let Some(failed) = self.failed.as_ref().and_then(|path| at(line, path))

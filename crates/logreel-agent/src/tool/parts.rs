@@ -17,10 +17,58 @@ const STRUCTURE: [&str; 18] = [
     "}", "!", "function", "select", "[[",
 ];
 /// Programs that run the command that follows them.
-const WRAPPERS: [&str; 12] = [
-    "command", "exec", "env", "nohup", "time", "nice", "sudo", "builtin", "setsid", "doas",
-    "stdbuf", "xargs",
+const WRAPPERS: [&str; 41] = [
+    "builtin",
+    "busybox",
+    "chroot",
+    "chrt",
+    "chronic",
+    "command",
+    "dbus-run-session",
+    "doas",
+    "entr",
+    "env",
+    "exec",
+    "fakeroot",
+    "flock",
+    "ionice",
+    "ltrace",
+    "nice",
+    "nohup",
+    "nsenter",
+    "parallel",
+    "pkexec",
+    "proxychains",
+    "rlwrap",
+    "runuser",
+    "script",
+    "setarch",
+    "setpriv",
+    "setsid",
+    "ssh",
+    "stdbuf",
+    "strace",
+    "su",
+    "sudo",
+    "systemd-run",
+    "taskset",
+    "time",
+    "timeout",
+    "unbuffer",
+    "unshare",
+    "watch",
+    "xargs",
+    "xvfb-run",
 ];
+/// Those among them that take what they run as one text, too.
+const TEXT_WRAPPERS: [&str; 8] = [
+    "entr", "flock", "parallel", "runuser", "script", "ssh", "su", "watch",
+];
+/// How many words after such a program may be the one that it runs: its options have values, and some
+/// have a time, a file or a host before it.
+const WRAPPED_MAX: usize = 5;
+/// What `find` runs comes after these.
+const FIND_RUNS: [&str; 4] = ["-exec", "-execdir", "-ok", "-okdir"];
 const SHELLS: [&str; 6] = ["sh", "bash", "dash", "zsh", "ksh", "ash"];
 
 /// What policy judges a command line by.
@@ -289,6 +337,16 @@ impl Reader<'_> {
         }
     }
 
+    /// A command inside a part.
+    fn look_at_inner(&mut self, inner: &[Word]) {
+        if !inner.is_empty() && self.depth < DEPTH_MAX {
+            self.parsed.beside.push(joined(inner));
+            self.depth += 1;
+            self.look_at(inner);
+            self.depth -= 1;
+        }
+    }
+
     /// What the part runs beside its own first word.
     fn look_at(&mut self, words: &[Word]) {
         let Some((first, others)) = words.split_first() else {
@@ -305,15 +363,29 @@ impl Reader<'_> {
             self.parsed.beside.push(joined(&words));
         }
         let wraps = WRAPPERS.contains(&program);
-        if (structure || assignment || wraps) && self.depth < DEPTH_MAX {
-            // Its own options and assignments may come before what it runs.
-            let own = |word: &&Word| wraps && (word.text.starts_with('-') || is_assignment(word));
-            let inner = &others[others.iter().take_while(own).count()..];
-            if !inner.is_empty() {
-                self.parsed.beside.push(joined(inner));
-                self.depth += 1;
-                self.look_at(inner);
-                self.depth -= 1;
+        if structure || assignment {
+            self.look_at_inner(others);
+        }
+        if wraps {
+            // Its own options and assignments may come before what it runs, and the values of those.
+            let is_own = |word: &Word| word.text.starts_with('-') || is_assignment(word);
+            let starts = (0..others.len()).filter(|at| !is_own(&others[*at]));
+            for at in starts.take(WRAPPED_MAX) {
+                self.look_at_inner(&others[at..]);
+            }
+        }
+        if TEXT_WRAPPERS.contains(&program) {
+            for word in others.iter().filter(|word| word.text.contains(' ')) {
+                self.look_inside(&word.text);
+            }
+        }
+        if program == "find" {
+            let runs = |word: &Word| FIND_RUNS.contains(&word.text.as_str());
+            for (at, _) in others.iter().enumerate().filter(|(_, word)| runs(word)) {
+                let inner = &others[at + 1..];
+                let ends = |word: &Word| word.text == ";" || word.text == "+";
+                let end = inner.iter().position(ends).unwrap_or(inner.len());
+                self.look_at_inner(&inner[..end]);
             }
         }
         if program == "eval" {
@@ -415,8 +487,18 @@ mod tests {
             ("g?t push", &["?g?t push", "+g?t push"]),
             // What is run by what is run.
             ("/usr/bin/git push", &["/usr/bin/git push", "+git push"]),
-            ("sudo -n git push", &["sudo -n git push", "+git push"]),
-            ("env -i A=1 git push", &["env -i A=1 git push", "+git push"]),
+            (
+                "sudo -n git push",
+                &["sudo -n git push", "+git push", "+push"],
+            ),
+            (
+                "env -i A=1 git push",
+                &["env -i A=1 git push", "+git push", "+push"],
+            ),
+            (
+                "find . -exec git push {} \\;",
+                &["find . -exec git push {} ;", "+git push {}"],
+            ),
             (
                 "sh -c 'ls; git push'",
                 &["sh -c ls; git push", "+ls", "+git push"],
@@ -427,6 +509,31 @@ mod tests {
         for (command, expected) in table {
             assert_eq!(shown(command), *expected, "{command}");
         }
+    }
+
+    #[test]
+    fn what_another_program_runs_is_seen_behind_its_options() {
+        for command in [
+            "timeout 5 git push origin main",
+            "timeout -k 5 -s KILL 10s git push origin main",
+            "/usr/bin/timeout 5 git push origin main",
+            "sudo -u root git push origin main",
+            "xargs -n 1 git push origin main",
+            "nice -n 5 timeout 5 git push origin main",
+            "flock /tmp/lock git push origin main",
+            "flock /tmp/lock -c 'git push origin main'",
+            "watch 'git push origin main'",
+            "parallel git push origin main ::: a b",
+            "parallel 'git push origin main' ::: a b",
+            "find . -name x -exec git push origin main \\; -print",
+            "su -c 'git push origin main' ada",
+        ] {
+            let seen = shown(command);
+            let is_it = |it: &String| it.starts_with("+git push origin main");
+            assert!(seen.iter().any(is_it), "{command}: {seen:?}");
+        }
+        let nested = "sudo ".repeat(2_000);
+        assert!(!shown(&nested).is_empty());
     }
 
     #[test]

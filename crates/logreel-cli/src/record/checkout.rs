@@ -18,7 +18,8 @@ const UNTRACKED_MAX: usize = 1000;
 /// The checkout before and after.
 #[derive(Debug, Serialize)]
 pub struct Changed {
-    before: Git,
+    /// `None` when there was no commit yet; the difference is from nothing then.
+    before: Option<Git>,
     after: Option<Git>,
     /// From the commit before to the files after: also what was changed and not committed before, when
     /// `before` is dirty.
@@ -29,8 +30,16 @@ pub struct Changed {
     untracked: Vec<String>,
 }
 
-/// Compares the checkout as it is with how it was.
-pub fn compare(folder: &Path, before: Git, redactor: &Redactor) -> (Changed, Option<Blob>) {
+/// Compares the checkout as it is with how it was; `None` where there is none.
+pub fn compare(
+    folder: &Path,
+    before: Option<Git>,
+    redactor: &Redactor,
+) -> Option<(Changed, Option<Blob>)> {
+    let from = match &before {
+        Some(before) => before.commit.clone(),
+        None => nothing(folder)?,
+    };
     let after = git::look(folder);
     let diff = ask(
         folder,
@@ -40,13 +49,22 @@ pub fn compare(folder: &Path, before: Git, redactor: &Redactor) -> (Changed, Opt
             "--no-ext-diff",
             "--no-textconv",
             "--binary",
-            &before.commit,
+            &from,
             "--",
         ],
     );
     let untracked = ask(
         folder,
-        &["ls-files", "--others", "--exclude-standard", "-z"],
+        &[
+            "ls-files",
+            "--others",
+            "--exclude-standard",
+            "--full-name",
+            "-z",
+            // All of the checkout, like the difference, wherever in it the program ran.
+            "--",
+            ":/",
+        ],
     );
     let untracked = String::from_utf8_lossy(&untracked);
     let untracked = untracked.split('\0').filter(|name| !name.is_empty());
@@ -72,7 +90,18 @@ pub fn compare(folder: &Path, before: Git, redactor: &Redactor) -> (Changed, Opt
         redacted,
         untracked: untracked.take(UNTRACKED_MAX).map(str::to_owned).collect(),
     };
-    (changed, blob)
+    Some((changed, blob))
+}
+
+/// What a repository without a commit is compared with: a tree of nothing.
+fn nothing(folder: &Path) -> Option<String> {
+    let is_inside = ask(folder, &["rev-parse", "--is-inside-work-tree"]);
+    let tree = match is_inside.starts_with(b"true") {
+        true => ask(folder, &["hash-object", "-t", "tree", "/dev/null"]),
+        false => return None,
+    };
+    let tree = String::from_utf8(tree).ok()?;
+    Some(tree.trim().to_owned()).filter(|tree| !tree.is_empty())
 }
 
 /// What git prints; nothing when it cannot say.

@@ -24,6 +24,7 @@ use tokio::net::UnixStream;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::kin::Kin;
+use super::signals::Ignored;
 
 /// Nobody types these.
 pub const VERB: &str = "record-keeper";
@@ -59,13 +60,16 @@ struct Given {
 pub async fn run(args: Args) -> anyhow::Result<u8> {
     let mut changes = signal(SignalKind::child())?;
     // The end of a terminal, or of a group that we happen to be in, is not ours.
-    let deaf = [
+    let mut deaf = vec![
         SignalKind::hangup(),
         SignalKind::interrupt(),
         SignalKind::terminate(),
         SignalKind::quit(),
     ];
-    let _deaf = deaf.map(signal);
+    // What is ignored stays so, and then the program ignores it too.
+    let ignored = Ignored::look();
+    deaf.retain(|kind| !ignored.has(kind.as_raw_value()));
+    let _deaf: Vec<_> = deaf.into_iter().map(signal).collect();
     let socket = StdUnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     let given = receive(&socket)?;
     rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;

@@ -11,6 +11,7 @@ use std::process::Stdio;
 
 use logreel::{RUN_VARIABLE, RunId};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::process::Pid;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -73,6 +74,12 @@ impl Kept {
             reports: BufReader::new(reader).lines(),
             words,
         })
+    }
+
+    /// The session that the keeper makes, and that everything of the program is in.
+    pub fn session(&self) -> Option<Pid> {
+        let pid = self.keeper.id().and_then(|pid| i32::try_from(pid).ok());
+        pid.and_then(Pid::from_raw)
     }
 
     /// The next report. May be dropped and asked again.

@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, IsTerminal as _};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,21 +12,27 @@ use logreel::core::event::{Cause, Custom, Git, OutputWritten};
 use logreel::core::{Blob, Payload};
 use logreel::{Body, Ctx, Json, Log, TaskError};
 use logreel_agent::{Format, Prices, RecordedText, Redactor, Said, StreamLines};
+use rustix::fs::FileType;
 use rustix::process::{Pid, Signal};
 use serde_json::json;
 
 use super::checkout;
 use super::copy::{self, Chunk, Chunks, Stream};
 use super::kept::{Kept, Report, Streams};
+use super::kin::Kin;
 use super::signals::{Came, Signals};
-use super::terminal::{Keys, Pty, Terminal};
+use super::terminal::{Keys, Pty, Shown, Terminal};
 
+/// The name of the fact that says how the program ended.
+pub const ENDED: &str = "program.ended";
 /// What is printed is on its way into the log after this at the latest.
 const GATHER: Duration = Duration::from_millis(20);
 /// As much as one append takes.
 const APPEND_BYTES: usize = 1024 * 1024;
 /// How long others may keep the output open after the program has ended.
 const LINGER: Duration = Duration::from_secs(1);
+/// How often someone in the background looks whether it is in the foreground.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// A moment in which a stop that we asked for reaches us.
 const STOP_TAKES: Duration = Duration::from_millis(20);
 
@@ -40,6 +46,8 @@ pub struct Setup {
     /// What its stdout is, when that is known.
     pub stream: Option<Format>,
     pub prices: Prices,
+    /// What came for it so far, and what comes.
+    pub signals: Signals,
 }
 
 /// How the program ended.
@@ -74,7 +82,16 @@ pub async fn run(ctx: Ctx, setup: Setup, tell: impl Fn(Told)) -> Result<Json, Ta
     let log = ctx.log();
     let _busy = log.busy();
     log.may_begin().await?;
-    let mut signals = Signals::new()?;
+    let signals = setup.signals.clone();
+    if let Some(passed) = signals.came().await {
+        // It was told to end before it began.
+        let ended = Ended::Signalled(passed.number);
+        tell(Told::Ended(ended));
+        let nothing = Recording::new(&log, copy::channel().1, &setup);
+        record_end(&nothing, setup, ended, Duration::ZERO, false).await?;
+        let message = format!("signal {} came before the program began", passed.name);
+        return Err(failed("signal", message, None));
+    }
     let began = log.env().monotonic();
     let (mut at_work, chunks) = AtWork::start(&ctx, &setup)?;
     let group = match at_work.kept.next().await {
@@ -91,19 +108,20 @@ pub async fn run(ctx: Ctx, setup: Setup, tell: impl Fn(Told)) -> Result<Json, Ta
         let message = format!("the program's process group could not be noted: {error}");
         TaskError::of_kind("not_started", message)
     })?;
-    if let Some((terminal, _, _)) = &at_work.terminal {
-        terminal.take()?;
+    if let Some((terminal, _, _)) = &mut at_work.terminal {
+        terminal.take_when_ours()?;
     }
     at_work.kept.say("go").await;
     let mut recording = Recording::new(&log, chunks, &setup);
-    let ended = at_work.until_ended(&mut recording, &mut signals).await?;
+    let ended = at_work.until_ended(&mut recording, &signals).await?;
     let duration = log.env().monotonic().saturating_sub(began);
     // The terminal is the user's again as soon as the program is gone.
     let on_terminal = at_work.terminal.take().is_some();
+    let session = at_work.kept.session();
     at_work.kept.bye().await?;
-    if ended.is_none() {
-        // Nobody is left who would end it.
-        end_group(group);
+    if let (None, Some(session), Some(group)) = (ended, session, Pid::from_raw(group)) {
+        // Nobody else is left who would end it.
+        Kin::of(session, group).end().await;
     }
     drop(noted);
     let ended = ended.ok_or_else(|| {
@@ -139,17 +157,6 @@ pub async fn run(ctx: Ctx, setup: Setup, tell: impl Fn(Told)) -> Result<Json, Ta
     }
 }
 
-/// The last resort when the keeper was killed.
-fn end_group(group: i32) {
-    let Some(group) = Pid::from_raw(group) else {
-        return;
-    };
-    match rustix::process::kill_process_group(group, Signal::KILL) {
-        Ok(()) | Err(rustix::io::Errno::SRCH) => {}
-        Err(error) => eprintln!("logreel: the program cannot be killed: {error}"),
-    }
-}
-
 fn failed(kind: &str, message: String, exit_code: Option<i32>) -> TaskError {
     TaskError::from_cause(&Cause {
         exit_code,
@@ -169,7 +176,13 @@ struct AtWork {
 impl AtWork {
     fn start(ctx: &Ctx, setup: &Setup) -> io::Result<(Self, Chunks)> {
         let (sender, chunks) = copy::channel();
-        let terminal = match Terminal::find() {
+        // Lines for a program are not for a terminal.
+        let shows_stdout = io::stdout().is_terminal() && setup.stream.is_none();
+        let shown = match shows_stdout || is_file(io::stdout().as_fd()) {
+            true => Shown::Ours,
+            false => Shown::Shared,
+        };
+        let terminal = match Terminal::find(shown) {
             Some(terminal) => {
                 let pty = Pty::like(&terminal)?;
                 Some((terminal, pty))
@@ -183,8 +196,6 @@ impl AtWork {
             None => io::stdin().as_fd().try_clone_to_owned()?,
         };
         let own = |fd: io::Result<OwnedFd>| fd.map(File::from);
-        // Lines for a program are not for a terminal.
-        let shows_stdout = io::stdout().is_terminal() && setup.stream.is_none();
         let stdout = match pty.filter(|_| shows_stdout) {
             Some(pty) => pty.stream()?,
             None => {
@@ -239,13 +250,18 @@ impl AtWork {
     async fn until_ended(
         &mut self,
         recording: &mut Recording<'_>,
-        signals: &mut Signals,
+        signals: &Signals,
     ) -> Result<Option<Ended>, TaskError> {
         let log = recording.log;
         let (mut ended, mut is_paused, mut is_ending) = (None, false, false);
         let mut linger =
             Box::pin(std::future::pending()) as std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
         loop {
+            if let Some((terminal, _, _)) = &mut self.terminal {
+                terminal.take_when_ours()?;
+            }
+            let terminal = self.terminal.as_ref();
+            let in_background = terminal.is_some_and(|(terminal, _, _)| !terminal.is_taken());
             tokio::select! {
                 report = self.kept.next() => match report {
                     Report::Exited(code) => ended = Some(Ended::Exited(code)),
@@ -263,11 +279,13 @@ impl AtWork {
                     continue;
                 }
                 came = signals.next() => match came {
-                    Came::For(name) => self.kept.say(&format!("signal {name}")).await,
+                    Came::For(passed) => self.kept.say(&format!("signal {}", passed.name)).await,
                     Came::Resized => if let Some((terminal, pty, _)) = &self.terminal {
                         terminal.size(pty);
                     },
                 },
+                // The terminal may be ours by now.
+                () = log.env().sleep(LOOK_EVERY), if in_background => continue,
                 () = log.until_paused(!is_paused) => {
                     is_paused = !is_paused;
                     let words = if is_paused { "pause" } else { "continue" };
@@ -299,7 +317,7 @@ impl AtWork {
     /// The user stopped the program (Ctrl-Z), and so means us: the shell gets its terminal. When the shell
     /// goes on with us, we go on with the program.
     async fn stop_with_it(&mut self, log: Log<'_>) -> Result<(), TaskError> {
-        if let Some((terminal, _, _)) = &self.terminal {
+        if let Some((terminal, _, _)) = &mut self.terminal {
             terminal.give_back();
             let own = rustix::process::getpgrp();
             if let Err(error) = rustix::process::kill_process_group(own, Signal::TSTP) {
@@ -309,11 +327,17 @@ impl AtWork {
             }
             // Nobody can stop a group that no shell waits for; then this goes on at once.
             log.env().sleep(STOP_TAKES).await;
-            terminal.take()?;
+            terminal.take_when_ours()?;
             self.kept.say("continue").await;
         }
         Ok(())
     }
+}
+
+/// What is written there is not seen on a terminal.
+fn is_file(stream: BorrowedFd<'_>) -> bool {
+    let kind = rustix::fs::fstat(stream).map(|stat| FileType::from_raw_mode(stat.st_mode));
+    kind == Ok(FileType::RegularFile)
 }
 
 fn piped(
@@ -355,9 +379,11 @@ impl<'c> Recording<'c> {
             log: *log,
             chunks,
             texts: streams.map(|stream| RecordedText::new(stream.name(), redactor.clone())),
-            lines: stream
-                .as_ref()
-                .map(|format| StreamLines::new(format, redactor, prices)),
+            lines: stream.as_ref().map(|format| {
+                let mut lines = StreamLines::new(format, redactor, prices);
+                log.with_state(|state| lines.go_on(state));
+                lines
+            }),
             bytes: [0; 3],
             gathered: Vec::new(),
             gathered_blobs: Vec::new(),
@@ -433,8 +459,7 @@ impl<'c> Recording<'c> {
         }
         let bodies = std::mem::take(&mut self.gathered);
         let blobs = std::mem::take(&mut self.gathered_blobs);
-        self.log.record(bodies, blobs).await?;
-        Ok(())
+        self.log.record_happened(bodies, blobs).await
     }
 
     /// Nothing more is read.
@@ -472,13 +497,8 @@ async fn record_end(
         Ended::Exited(code) => (Some(code), None),
         Ended::Signalled(number) => (None, Some(number)),
     };
-    let (git, blob) = match setup.git {
-        Some(before) => {
-            let (changed, blob) = checkout::compare(&setup.folder, before, &setup.redactor);
-            (Some(changed), blob)
-        }
-        None => (None, None),
-    };
+    let compared = checkout::compare(&setup.folder, setup.git, &setup.redactor);
+    let (git, blob) = compared.map_or((None, None), |(changed, blob)| (Some(changed), blob));
     let [stdout, stderr, terminal] = recording.bytes;
     let data = json!({
         "exit_code": exit_code,
@@ -495,7 +515,7 @@ async fn record_end(
         data["stream"] = json!({"lines": lines, "unknown": unknown, "session": session});
     }
     let (data, large) = Payload::of(Json::from(data));
-    let name = "program.ended".to_owned();
+    let name = ENDED.to_owned();
     let blobs: Vec<Blob> = blob.into_iter().chain(large).collect();
     let recorded = recording
         .log

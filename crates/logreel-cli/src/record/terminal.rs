@@ -10,15 +10,32 @@ use rustix::fs::OFlags;
 use rustix::pty::OpenptFlags;
 use rustix::termios::{OptionalActions, Termios};
 
+/// How often someone in the background looks whether it is in the foreground.
+const LOOK_EVERY: rustix::fs::Timespec = rustix::fs::Timespec {
+    tv_sec: 0,
+    tv_nsec: 100_000_000,
+};
+
 /// The user's terminal as it was. Dropped, it is so again.
 pub struct Terminal {
     tty: File,
     was: Termios,
+    shown: Shown,
+    taken: bool,
+}
+
+/// Who writes on the user's terminal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shown {
+    /// We alone, and what we write comes from the program's terminal.
+    Ours,
+    /// Also someone whose lines no other terminal has ended yet.
+    Shared,
 }
 
 impl Terminal {
-    /// The one that a stream of ours is, unless we are in its background: then it is not ours to change.
-    pub fn find() -> Option<Self> {
+    /// The one that a stream of ours is.
+    pub fn find(shown: Shown) -> Option<Self> {
         let streams = [
             (
                 io::stdin().is_terminal(),
@@ -35,33 +52,45 @@ impl Terminal {
         ];
         let found = streams.into_iter().find(|(is_terminal, _)| *is_terminal);
         let tty = File::from(found?.1.ok()?);
-        let foreground = rustix::termios::tcgetpgrp(&tty);
-        // One that is not our controlling terminal knows no background.
-        if foreground.is_ok_and(|group| group != rustix::process::getpgrp()) {
-            return None;
-        }
         let was = rustix::termios::tcgetattr(&tty).ok()?;
-        Some(Self { tty, was })
+        Some(Self {
+            tty,
+            was,
+            shown,
+            taken: false,
+        })
     }
 
     pub fn fd(&self) -> io::Result<OwnedFd> {
         self.tty.as_fd().try_clone_to_owned()
     }
 
-    /// Every key comes as it is, and what is written goes out as it is.
-    pub fn take(&self) -> io::Result<()> {
+    /// Every key comes as it is, and what is written goes out as it is, once we are not in the background:
+    /// there it is another's.
+    pub fn take_when_ours(&mut self) -> io::Result<()> {
+        if self.taken || !is_ours(&self.tty) {
+            return Ok(());
+        }
         let mut raw = self.was.clone();
         raw.make_raw();
-        Ok(rustix::termios::tcsetattr(
-            &self.tty,
-            OptionalActions::Drain,
-            &raw,
-        )?)
+        if self.shown == Shown::Shared {
+            raw.output_modes = self.was.output_modes;
+        }
+        rustix::termios::tcsetattr(&self.tty, OptionalActions::Drain, &raw)?;
+        self.taken = true;
+        Ok(())
     }
 
-    pub fn give_back(&self) {
-        // A terminal that is gone needs nothing.
-        rustix::termios::tcsetattr(&self.tty, OptionalActions::Now, &self.was).unwrap_or_default();
+    pub fn is_taken(&self) -> bool {
+        self.taken
+    }
+
+    pub fn give_back(&mut self) {
+        if std::mem::take(&mut self.taken) {
+            // A terminal that is gone needs nothing.
+            rustix::termios::tcsetattr(&self.tty, OptionalActions::Now, &self.was)
+                .unwrap_or_default();
+        }
     }
 
     /// Gives the program's terminal the size of this one.
@@ -77,6 +106,12 @@ impl Drop for Terminal {
     fn drop(&mut self) {
         self.give_back();
     }
+}
+
+/// Whether keys are for us. A terminal that is not our controlling one knows no background.
+fn is_ours(tty: &File) -> bool {
+    let foreground = rustix::termios::tcgetpgrp(tty);
+    foreground.map_or(true, |group| group == rustix::process::getpgrp())
 }
 
 /// The program's terminal: what it writes is read from `ours`, what is written there are its keys.
@@ -113,7 +148,7 @@ impl Pty {
 }
 
 /// Keys on their way from the user to the program, until this is dropped. A key that comes later is not
-/// taken from whoever reads next.
+/// taken from whoever reads next, nor one that is typed while we are in the background.
 pub struct Keys {
     _until: io::PipeWriter,
 }
@@ -138,6 +173,14 @@ impl Keys {
                 }
                 if both[0].revents().is_empty() {
                     continue;
+                }
+                if !is_ours(&from) {
+                    // Nothing tells when that changes.
+                    let mut end = [PollFd::new(&stop, PollFlags::IN)];
+                    match poll(&mut end, Some(&LOOK_EVERY)) {
+                        Ok(_) | Err(rustix::io::Errno::INTR) => continue,
+                        Err(error) => return Err(error.into()),
+                    }
                 }
                 match from.read(&mut keys) {
                     Ok(0) => return Ok(()),

@@ -4,6 +4,7 @@
 
 pub mod kill;
 pub mod project;
+pub mod recorder;
 pub mod screen;
 
 use std::path::{Path, PathBuf};

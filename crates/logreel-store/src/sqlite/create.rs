@@ -29,6 +29,7 @@ pub(super) struct Work {
     pub started: RunStarted,
     pub prepared: Prepared,
     pub then: Vec<Prepared>,
+    pub has_ended: bool,
     pub key: RunKey,
     pub blobs: Vec<Blob>,
     pub owner: Option<OwnerId>,
@@ -53,7 +54,7 @@ pub(super) fn create(tx: &mut Tx<'_>, work: Work) -> Result<Created, Halt<Create
         Tip::start(work.run, work.key, work.prepared, epoch, now).map_err(Error::from)?;
     let mut sealed = vec![first];
     sealed.extend(tip.extend(work.then, epoch, now).map_err(Error::from)?);
-    let (run, started) = (work.run, work.started);
+    let (run, started, has_ended) = (work.run, work.started, work.has_ended);
     let placed = Placed {
         tip,
         sealed: &sealed,
@@ -71,7 +72,7 @@ pub(super) fn create(tx: &mut Tx<'_>, work: Work) -> Result<Created, Halt<Create
         conn.prepare_cached("INSERT INTO keys (key, run) VALUES (?1, ?2)")?
             .execute(params![key, run.to_string()])?;
     }
-    if let Some(session) = &started.session {
+    if let Some(session) = started.session.as_ref().filter(|_| !has_ended) {
         conn.prepare_cached("INSERT INTO active (session, run) VALUES (?1, ?2)")?
             .execute(params![session.as_str(), id])?;
     }
@@ -266,8 +267,8 @@ fn check(tx: &mut Tx<'_>, work: &Work) -> Result<(), Halt<CreateError>> {
         }
     }
     match &work.started.session {
-        Some(session) => check_session(tx, session),
-        None => Ok(()),
+        Some(session) if !work.has_ended => check_session(tx, session),
+        Some(_) | None => Ok(()),
     }
 }
 

@@ -120,7 +120,7 @@ pub(super) fn claim(tx: &mut Tx<'_>, run: RunId, owner: OwnerId) -> Result<Claim
     let claimer = tx.shared.owners.joined(tx.conn, owner)?;
     let stored = rows::load(tx.conn, &run)?;
     if let Some((holder, _)) = stored.lease
-        && tx.shared.owners.is_alive(tx.conn, holder)?
+        && tx.shared.owners.holds(tx.conn, holder, &stored.row.facts)?
     {
         return Ok(ClaimOutcome::Driven(stored.entry(tx.conn, tx.shared)?));
     }
@@ -333,7 +333,9 @@ pub(super) fn claimable(
                 continue;
             };
             let facts = &stored.row.facts;
+            let holder = OwnerId(owner.cast_unsigned());
             if stored.check_foldable().is_ok()
+                && !shared.owners.holds(conn, holder, facts)?
                 && fits(facts.kind.as_str(), &facts.agent, &facts.spec_digest)
                 && carries(conn, id, labels)?
                 && claim_reason(conn, &stored, now)?.is_some()

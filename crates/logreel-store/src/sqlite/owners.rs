@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use logreel_core::Digest;
+use logreel_core::row::Facts;
 use rusqlite::{Connection, OptionalExtension};
 
 use super::connect::nap;
@@ -162,6 +163,27 @@ impl Owners {
     /// Whether the owner lives, as far as is known here.
     pub fn is_alive(&self, conn: &Connection, owner: OwnerId) -> rusqlite::Result<bool> {
         Ok(self.life(conn, owner)? == Life::Beating)
+    }
+
+    /// Whether the holder of a run's lease still has it.
+    pub fn holds(
+        &self,
+        conn: &Connection,
+        holder: OwnerId,
+        facts: &Facts,
+    ) -> rusqlite::Result<bool> {
+        let found = self.look_up(conn, holder)?;
+        Ok(found.is_some_and(|(owner, life)| self.is_held(&owner, life, facts)))
+    }
+
+    /// The same, of an owner that was looked up: as long as it beats. Nobody else can go on with a program
+    /// that is recorded, so whoever records one has it for as long as it exists, stopped or not.
+    pub fn is_held(&self, owner: &Owner, life: Life, facts: &Facts) -> bool {
+        match life {
+            Life::Beating => true,
+            Life::Silent => facts.is_with_recorder() && self.is_here(owner),
+            Life::Dead => false,
+        }
     }
 
     /// What is known of the owner's life. One that was forgotten is dead.

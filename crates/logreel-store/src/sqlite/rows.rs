@@ -16,7 +16,6 @@ use super::failure::{Halt, damaged};
 use super::fork;
 use super::limit;
 use super::open::Shared;
-use super::owners::Life;
 use super::share::Sources;
 use crate::tip::Tip;
 use crate::{Driver, Entry, Error, OwnerId};
@@ -207,9 +206,9 @@ impl Stored {
                 .owners
                 .look_up(conn, id)?
                 .map(|(owner, life)| Driver {
+                    alive: shared.owners.is_held(&owner, life, &self.row.facts),
                     owner,
                     since,
-                    alive: life == Life::Beating,
                 }),
         };
         let ready_at = match (self.lease, self.row.status()) {

@@ -24,6 +24,7 @@ use crate::{
 #[async_trait]
 impl RunStore for SqliteStore {
     async fn create(&self, new: NewRun) -> Result<Created, CreateError> {
+        let has_ended = new.has_ended();
         let NewRun {
             run,
             started,
@@ -42,6 +43,7 @@ impl RunStore for SqliteStore {
             started,
             prepared,
             then,
+            has_ended,
             key,
             blobs,
             owner,

@@ -146,6 +146,20 @@ impl Workflow {
         }
     }
 
+    /// Every stream that a step of it says, or of a workflow inside it, with that step.
+    fn each_stream(&self, look: &mut dyn FnMut(&str, &str)) {
+        for step in self.steps() {
+            if let super::Does::Run(run) = &step.does
+                && let Some(stream) = &run.stream
+            {
+                look(&step.id, stream);
+            }
+        }
+        for child in self.children() {
+            child.each_stream(look);
+        }
+    }
+
     /// Why a limit in dollars, its own or of a workflow inside it, cannot be kept.
     pub(crate) fn unpriced(&self, agents: &dyn crate::agents::Agents) -> Option<String> {
         let mut found = None;
@@ -153,6 +167,13 @@ impl Workflow {
             self.each_agent(&mut |step, spec| {
                 let unpriced = agents.unpriced(spec);
                 let told = unpriced.map(|model| crate::registry::no_price(&model));
+                found = found
+                    .take()
+                    .or(told.map(|why| format!("step `{step}`: {why}")));
+            });
+            self.each_stream(&mut |step, stream| {
+                let unpriced = agents.unpriced_stream(stream);
+                let told = unpriced.map(|what| crate::registry::no_price(&what));
                 found = found
                     .take()
                     .or(told.map(|why| format!("step `{step}`: {why}")));
