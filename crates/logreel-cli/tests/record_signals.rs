@@ -230,8 +230,8 @@ fn a_killed_recorder_has_all_but_the_last_tenth_of_a_second() {
         std::io::Read::read_to_string(recorder.out(), &mut rest).unwrap();
         recorder.child.wait().unwrap();
         let log = String::from_utf8(recorded(&events(&project, &run), "stdout")).unwrap();
-        let kept = log.lines().filter(|line| line.len() == 19).map(printed);
-        let kept = kept.last().unwrap();
+        let mut kept = log.lines().filter(|line| line.len() == 19).map(printed);
+        let kept = kept.next_back().unwrap();
         missing.push(killed.saturating_sub(kept));
         within(Duration::from_secs(10), "the program is gone", || {
             common::kill::marked(&format!("LOGREEL_RUN={run}")).is_empty()
