@@ -65,6 +65,12 @@ fn every_bench_gives_rows_of_the_agreed_shape() {
         found.dedup();
         assert_eq!(found.join(" "), "mib ms");
     }
+    // Under load only where `wrk` is installed.
+    let mut found = metrics.remove("serve").unwrap_or_default();
+    found.retain(|metric| metric != "per_s");
+    found.sort();
+    found.dedup();
+    assert_eq!(found.join(" "), "mib p50_us p99_us");
     assert!(metrics.is_empty(), "{metrics:?}");
     let left = std::fs::read_dir(dir.path()).unwrap().count();
     assert_eq!(left, 0, "its files are gone");

@@ -78,8 +78,9 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     let engine = acting.engine.clone();
     let path = acting.path.clone();
     let tokens = path.as_deref().map(Tokens::beside);
-    let is_loopback = args.listen.ip().is_loopback();
-    if !is_loopback {
+    // Whoever names a host has a proxy before it: then a caller on loopback may be anyone.
+    let trusts_callers = args.listen.ip().is_loopback() && args.host.is_empty();
+    if !trusts_callers {
         check_tokens(tokens.as_ref(), args.listen)?;
     }
     raise_open_files();
@@ -93,7 +94,7 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
         .specs(Arc::new(served))
         .hosts(Hosts::At(address));
     if let Some(tokens) = tokens {
-        server = server.tokens(tokens, !is_loopback);
+        server = server.tokens(tokens, !trusts_callers);
     }
     if args.allow_inline {
         server = server.allow_inline();
@@ -160,9 +161,9 @@ fn check_tokens(tokens: Option<&Tokens>, address: SocketAddr) -> anyhow::Result<
     if !known.is_empty() {
         return Ok(());
     }
-    let message = format!("{address} can be reached from other machines, and nobody has a token");
+    let message = format!("{address} can be reached from elsewhere, and nobody has a token");
     Err(Failure::new(ErrorKind::Forbidden, message)
-        .hint("`logreel token create --name WHO` makes one; or listen on 127.0.0.1")
+        .hint("`logreel token create --name WHO` makes one; or listen on 127.0.0.1, without --host")
         .into())
 }
 

@@ -220,6 +220,11 @@ impl Specs for Served {
     }
 
     async fn on_model(&self, run: &RunId, model: &str) -> Result<Value, Problem> {
+        // Its name is a path: whoever may fork could have any file of this machine read.
+        if model.starts_with("scripted/") {
+            let detail = "a scripted model is a file of this machine, and is not named over HTTP";
+            return Err(Problem::new(ErrorKind::Forbidden, detail));
+        }
         retry::on_model(&self.acting, run, model)
             .await
             .map_err(problem)

@@ -241,9 +241,21 @@ fn sigterm_hands_the_runs_back() {
 fn other_machines_need_a_token_and_its_role() {
     let project = Project::new(SPEC);
     project.run(&["init"]);
-    let refused = project.run(&["serve", "--listen", "0.0.0.0:0", "--json"]);
-    assert_eq!(refused.code, 5, "{}", refused.err);
-    assert!(refused.err.contains("token create"), "{}", refused.err);
+    // Behind a name there is a proxy, and behind that anyone.
+    let elsewhere = ["serve", "--listen", "0.0.0.0:0", "--json"];
+    let named = [
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--host",
+        "runs.example.org",
+        "--json",
+    ];
+    for args in [&elsewhere[..], &named[..]] {
+        let refused = project.run(args);
+        assert_eq!(refused.code, 5, "{}", refused.err);
+        assert!(refused.err.contains("token create"), "{}", refused.err);
+    }
 
     let make = |role: &str| {
         let made = project.run(&["token", "create", "--role", role, "--name", role, "-q"]);

@@ -127,7 +127,8 @@ impl Seq {
     /// The position after this one.
     #[must_use]
     pub fn next(self) -> Self {
-        Self(self.0 + 1)
+        // No log is that long; a caller may name such a number all the same.
+        Self(self.0.saturating_add(1))
     }
 }
 
@@ -151,7 +152,7 @@ impl Epoch {
     /// The epoch of the next driver.
     #[must_use]
     pub fn next(self) -> Self {
-        Self(self.0 + 1)
+        Self(self.0.saturating_add(1))
     }
 }
 

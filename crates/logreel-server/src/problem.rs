@@ -10,7 +10,7 @@ use serde::Serialize;
 /// What is said instead of an answer.
 #[derive(Debug, Clone)]
 pub struct Problem {
-    kind: ErrorKind,
+    pub(crate) kind: ErrorKind,
     status: u16,
     detail: String,
     hint: Option<String>,

@@ -130,6 +130,7 @@ pub(crate) async fn resume(call: Call) -> Answered {
     } = call.json()?;
     let run = call.run().await?;
     let engine = &call.app.engine;
+    let raises = add_budget.is_some();
     if let Some(add) = add_budget {
         let add = add.budget()?;
         let for_budget = |wait: &WaitStarted| wait.kind == WaitKind::Budget;
@@ -143,7 +144,11 @@ pub(crate) async fn resume(call: Call) -> Answered {
     }
     let key = call.idempotency_key()?;
     let resumed = call.app.specs.resume(&run, accept_spec_change, key);
-    resumed.await?;
+    match resumed.await {
+        // The limit is raised; who drives the run already goes on by itself.
+        Err(problem) if raises && problem.kind == ErrorKind::Driven => {}
+        resumed => resumed?,
+    }
     answer::run(&call.app, &run).await
 }
 

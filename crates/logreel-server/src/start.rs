@@ -13,7 +13,7 @@ use crate::operation::Answered;
 use crate::specs::{NewRun, What};
 use crate::{Problem, Role, external};
 
-/// How long `if_busy: wait` waits; then it is answered as busy, and may be asked again.
+/// How long `if_busy` waits for the session to be free; then it is answered as busy, and may be asked again.
 const BUSY_TIME_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Deserialize)]
@@ -118,7 +118,7 @@ async fn patiently<T, Starting>(
 where
     Starting: Future<Output = Result<T, Problem>>,
 {
-    if new.if_busy == IfBusy::Wait {
+    if new.if_busy != IfBusy::Reject {
         tokio::select! {
             biased;
             started = start(new.clone()) => return started,

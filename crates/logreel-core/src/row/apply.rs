@@ -360,29 +360,106 @@ impl Row {
 /// How deep the document may nest. A JSON parser stops at 128, and whoever stores or shows a row puts
 /// the document inside something.
 const DOCUMENT_DEPTH_MAX: usize = 100;
+/// How large it may be, about.
+const DOCUMENT_BYTES_MAX: usize = 16 << 20;
 
 /// The document after a patch.
 pub(crate) fn patch(
     document: &serde_json::Value,
     patch: &json_patch::Patch,
 ) -> Result<serde_json::Value, Illegal> {
-    fn fits(value: &serde_json::Value, levels: usize) -> bool {
+    let refused = |error: json_patch::PatchError| Illegal::Patch(error.to_string());
+    let mut document = document.clone();
+    if patch.iter().any(takes_from_the_document) {
+        // A few copies of copies fill any memory, and moves nest it without end.
+        for operation in patch.iter() {
+            let one = std::slice::from_ref(operation);
+            json_patch::patch(&mut document, one).map_err(refused)?;
+            if takes_from_the_document(operation) {
+                check_document(&document)?;
+            }
+        }
+    } else {
+        json_patch::patch(&mut document, patch).map_err(refused)?;
+    }
+    check_document(&document)?;
+    Ok(document)
+}
+
+fn takes_from_the_document(operation: &json_patch::PatchOperation) -> bool {
+    use json_patch::PatchOperation as P;
+    match operation {
+        P::Copy(_) | P::Move(_) => true,
+        P::Add(_) | P::Remove(_) | P::Replace(_) | P::Test(_) => false,
+    }
+}
+
+/// Refuses a document that is too deep or too large.
+fn check_document(document: &serde_json::Value) -> Result<(), Illegal> {
+    /// What is left of `room` behind the value.
+    fn room_behind(value: &serde_json::Value, levels: usize, room: usize) -> Result<usize, String> {
+        use serde_json::Value;
+        let deep = || format!("the document would nest deeper than {DOCUMENT_DEPTH_MAX} levels");
+        let large = || {
+            let mib = DOCUMENT_BYTES_MAX >> 20;
+            format!("the document would be larger than {mib} MiB")
+        };
+        let spend = |room: usize, bytes: usize| room.checked_sub(bytes).ok_or_else(large);
         match value {
-            serde_json::Value::Array(items) => {
-                levels > 0 && items.iter().all(|item| fits(item, levels - 1))
+            Value::Null | Value::Bool(_) | Value::Number(_) => spend(room, 8),
+            Value::String(text) => spend(room, text.len() + 2),
+            Value::Array(items) => {
+                let levels = levels.checked_sub(1).ok_or_else(deep)?;
+                let each = |room, item| room_behind(item, levels, room);
+                items.iter().try_fold(spend(room, 2)?, each)
             }
-            serde_json::Value::Object(fields) => {
-                levels > 0 && fields.values().all(|field| fits(field, levels - 1))
+            Value::Object(fields) => {
+                let levels = levels.checked_sub(1).ok_or_else(deep)?;
+                fields
+                    .iter()
+                    .try_fold(spend(room, 2)?, |room, (name, field)| {
+                        room_behind(field, levels, spend(room, name.len() + 4)?)
+                    })
             }
-            _ => true,
         }
     }
-    let mut document = document.clone();
-    json_patch::patch(&mut document, patch).map_err(|error| Illegal::Patch(error.to_string()))?;
-    if fits(&document, DOCUMENT_DEPTH_MAX) {
-        Ok(document)
-    } else {
-        let why = format!("the document would nest deeper than {DOCUMENT_DEPTH_MAX} levels");
-        Err(Illegal::Patch(why))
+    match room_behind(document, DOCUMENT_DEPTH_MAX, DOCUMENT_BYTES_MAX) {
+        Ok(_) => Ok(()),
+        Err(why) => Err(Illegal::Patch(why)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_patch_that_copies_copies_is_refused_before_it_fills_the_memory() {
+        let double = json!([
+            {"op": "add", "path": "/y", "value": []},
+            {"op": "copy", "from": "/x", "path": "/y/0"},
+            {"op": "copy", "from": "/x", "path": "/y/1"},
+            {"op": "move", "from": "/y", "path": "/x"},
+        ]);
+        let rounds = |count: usize| {
+            let rounds = std::iter::repeat_n(double.as_array().unwrap().clone(), count);
+            serde_json::from_value::<json_patch::Patch>(rounds.flatten().collect()).unwrap()
+        };
+        let start = json!({"x": "0123456789"});
+        assert!(patch(&start, &rounds(5)).is_ok());
+        for (count, why) in [(60, "larger than 16 MiB"), (5000, "larger than 16 MiB")] {
+            let refused = patch(&start, &rounds(count)).unwrap_err();
+            assert!(refused.to_string().contains(why), "{refused}");
+        }
+        let nest = json!([
+            {"op": "add", "path": "/b", "value": {}},
+            {"op": "move", "from": "/x", "path": "/b/x"},
+            {"op": "move", "from": "/b", "path": "/x"},
+        ]);
+        let nested = std::iter::repeat_n(nest.as_array().unwrap().clone(), 100_000).flatten();
+        let nested = serde_json::from_value(nested.collect()).unwrap();
+        let refused = patch(&start, &nested).unwrap_err();
+        assert!(refused.to_string().contains("deeper than 100"), "{refused}");
     }
 }

@@ -12,7 +12,13 @@ pub(super) fn news(conn: &Connection, since: &Since, limit: usize) -> Result<New
     let after = match since {
         Since::Beginning => 0,
         Since::Now => last(conn)?,
-        Since::After(cursor) => place(cursor)?,
+        Since::After(cursor) => match place(cursor)? {
+            // Of another store: nothing would be heard before this one has come as far.
+            after if after > last(conn)? => {
+                return Err(Halt::Refused(Error::InvalidCursor(cursor.0.clone())));
+            }
+            after => after,
+        },
     };
     let sql = "SELECT pos, seq, (SELECT run FROM runs WHERE id = events.run) FROM events
         WHERE pos > ?1 ORDER BY pos LIMIT ?2";
