@@ -6,6 +6,7 @@ import { segment } from "./api-path";
 import { EventCache } from "./cache";
 import { RunFollower, type Link } from "./live";
 import { RunModel } from "./model/model";
+import { nodes } from "./nodes";
 import { endsRun, isTerminal, type LogEvent, type Run } from "./model/types";
 import { watchers } from "./runs-store";
 import { listen, world } from "./world";
@@ -44,6 +45,10 @@ export class OpenRun {
 
   private etag: string | null = null;
   private snapshotTimer: ReturnType<typeof setTimeout> | null = null;
+  private retryTimer: ReturnType<typeof setTimeout> | null = null;
+  private following = false;
+  /** Calls whose sealed message is here: pieces of them that come later say nothing new. */
+  private readonly over = new Set<string>();
   private looking: ReturnType<typeof setInterval>;
   private stops: (() => void)[] = [];
   private stopped = false;
@@ -75,9 +80,7 @@ export class OpenRun {
     this.looking = setInterval(() => {
       if (!document.hidden) void this.snapshot();
     }, LOOK_AGAIN_MS);
-    void this.snapshot().then(() => {
-      if (!this.stopped && this.error.value === null) void this.follower.run();
-    });
+    void this.snapshot();
   }
 
   stop(): void {
@@ -85,6 +88,7 @@ export class OpenRun {
     this.follower.stop();
     clearInterval(this.looking);
     if (this.snapshotTimer !== null) clearTimeout(this.snapshotTimer);
+    if (this.retryTimer !== null) clearTimeout(this.retryTimer);
     for (const stop of this.stops) stop();
   }
 
@@ -97,7 +101,15 @@ export class OpenRun {
       this.etag = tagged.etag;
       this.run.value = tagged.run;
       this.error.value = null;
-      if (tagged.run.erased && before?.erased === false) this.cache.clear();
+      if (tagged.run.erased && before?.erased === false) {
+        this.cache.clear();
+        nodes.clear();
+      }
+      // Whichever look finds the run first: its log is followed once.
+      if (!this.following) {
+        this.following = true;
+        void this.follower.run();
+      }
     } catch (error) {
       if (this.stopped) return;
       if (error instanceof Problem && (error.status === 404 || error.status === 410)) {
@@ -106,12 +118,9 @@ export class OpenRun {
         this.follower.stop();
       } else if (this.run.value === null) {
         this.error.value = error instanceof Error ? error.message : String(error);
-        setTimeout(() => {
-          if (!this.stopped && this.run.value === null) {
-            void this.snapshot().then(() => {
-              if (!this.stopped && this.run.value !== null) void this.follower.run();
-            });
-          }
+        this.retryTimer ??= setTimeout(() => {
+          this.retryTimer = null;
+          if (!this.stopped && this.run.value === null) void this.snapshot();
         }, 1500);
       }
     }
@@ -156,6 +165,7 @@ export class OpenRun {
   }
 
   private hear(call: string, attempt: number, text: string, kind: string): void {
+    if (this.over.has(call)) return;
     const before = this.said.value.get(call);
     if (before !== undefined && before.attempt > attempt) return;
     const said = { ...(before?.attempt === attempt ? before : NOTHING_SAID), attempt };
@@ -171,7 +181,9 @@ export class OpenRun {
   }
 
   private drop(call: unknown): void {
-    if (typeof call !== "string" || !this.said.value.has(call)) return;
+    if (typeof call !== "string") return;
+    this.over.add(call);
+    if (!this.said.value.has(call)) return;
     const said = new Map(this.said.value);
     said.delete(call);
     this.said.value = said;

@@ -27,10 +27,19 @@ export function parse(hash: string): Route {
   const [page, id, tab] = path.replace(/^\//, "").split("/");
   if (page === "run" && id !== undefined && id !== "") {
     const known = TABS.find((it) => it === tab) ?? null;
-    return { page: "run", id: decodeURIComponent(id), tab: known, query };
+    return { page: "run", id: decoded(id), tab: known, query };
   }
   if (page === "inbox") return { page: "inbox", query };
   return { page: "runs", query };
+}
+
+function decoded(part: string): string {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    // An address that someone cut: it names no run, and says so.
+    return part;
+  }
 }
 
 export const runPath = (id: string, tab?: Tab): string =>

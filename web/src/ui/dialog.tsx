@@ -6,7 +6,14 @@ import { intention, token } from "../api";
 import { curl, type Command } from "../commands";
 import { copy, told } from "./toast";
 
-export function Dialog(props: { title: string; onClose: () => void; children: ComponentChildren; wide?: boolean }) {
+export function Dialog(props: {
+  title: string;
+  onClose: () => void;
+  children: ComponentChildren;
+  wide?: boolean;
+  /** It cannot be left without an answer. */
+  stays?: boolean;
+}) {
   const box = useRef<HTMLDialogElement>(null);
   useEffect(() => {
     const dialog = box.current;
@@ -18,7 +25,14 @@ export function Dialog(props: { title: string; onClose: () => void; children: Co
       ref={box}
       class={props.wide ? "wide" : ""}
       aria-label={props.title}
-      onClose={props.onClose}
+      onClose={() => {
+        // Some browsers let Escape through when it is pressed twice.
+        if (props.stays && box.current?.isConnected) box.current.showModal();
+        else if (!props.stays) props.onClose();
+      }}
+      onCancel={(event) => {
+        if (props.stays) event.preventDefault();
+      }}
       onClick={(event) => {
         if (event.target === box.current) props.onClose();
       }}
@@ -26,9 +40,11 @@ export function Dialog(props: { title: string; onClose: () => void; children: Co
       <div class="dialog-body">
         <header>
           <h2>{props.title}</h2>
-          <button type="button" class="icon" aria-label="Close" onClick={props.onClose}>
-            ×
-          </button>
+          {props.stays ? null : (
+            <button type="button" class="icon" aria-label="Close" onClick={props.onClose}>
+              ×
+            </button>
+          )}
         </header>
         {props.children}
       </div>

@@ -153,7 +153,7 @@ export function TokenAsk() {
   const [text, setText] = useState("");
   if (!tokenWanted.value) return null;
   return (
-    <Dialog title="A token is needed" onClose={() => undefined}>
+    <Dialog title="A token is needed" onClose={() => undefined} stays>
       <form
         onSubmit={(event) => {
           event.preventDefault();

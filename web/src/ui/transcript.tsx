@@ -2,12 +2,13 @@
 // right now. Words are asked for when they come in sight of the reader.
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { getBlob } from "../api";
+import { getBlob, Problem } from "../api";
 import { callsOf, inline, wordsOf } from "../model/summary";
 import { duration, shortId } from "../model/time";
 import type { Item, Outcome } from "../model/transcript";
 import type { Json, LogEvent, Run } from "../model/types";
 import type { OpenRun, Said } from "../open-run";
+import { keepNode, nodes } from "../nodes";
 import { runPath } from "../route";
 import { Value } from "./json";
 import { Empty } from "./runs";
@@ -165,9 +166,8 @@ function Message(props: { item: Extract<Item, { type: "message" }>; open: OpenRu
   );
 }
 
-/** Nodes of the conversation that were read, the latest few hundred. */
-const nodes = new Map<string, Json>();
-const NODES_MAX = 300;
+/** How long until a message is asked for again that could not be read. */
+const ASK_AGAIN_MS = 3000;
 
 /** A message from its event, or from the blob of its node; null until it is here. */
 function useMessage(item: Extract<Item, { type: "message" }>, event: LogEvent | null): Json {
@@ -178,17 +178,28 @@ function useMessage(item: Extract<Item, { type: "message" }>, event: LogEvent | 
   useEffect(() => {
     if (digest === null || nodes.has(digest)) return;
     let stale = false;
-    getBlob(digest)
-      .then((read) => JSON.parse(read) as Json)
-      .catch(() => "" as Json)
-      .then((node) => {
-        const message = body(node).message ?? node;
-        nodes.set(digest, message);
-        if (nodes.size > NODES_MAX) nodes.delete(nodes.keys().next().value as string);
-        if (!stale) again((n) => n + 1);
-      });
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    const ask = (): void => {
+      getBlob(digest)
+        .then((read) => JSON.parse(read) as Json)
+        .catch((error: unknown) => {
+          // Only what is gone stays unread: a server that is away comes back.
+          if (error instanceof Problem && error.status !== 404) throw error;
+          if (error instanceof TypeError) throw error;
+          return "" as Json;
+        })
+        .then((node) => {
+          keepNode(digest, body(node).message ?? node);
+          if (!stale) again((n) => n + 1);
+        })
+        .catch(() => {
+          if (!stale) timer = setTimeout(ask, ASK_AGAIN_MS);
+        });
+    };
+    ask();
     return () => {
       stale = true;
+      clearTimeout(timer);
     };
   }, [digest]);
   if (digest !== null) return nodes.get(digest) ?? null;
