@@ -13,6 +13,7 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
@@ -163,7 +164,12 @@ fn every_run_ends_and_every_write_happens_once_though_workers_are_killed() {
     let took = SystemEnv.monotonic() - begun;
     for worker in &mut workers {
         kill_process(Pid::from_child(worker), Signal::TERM).unwrap();
-        assert_eq!(worker.wait().unwrap().code(), Some(143));
+        // One that was only just started is ended by the signal itself.
+        let ended = worker.wait().unwrap();
+        assert!(
+            ended.code() == Some(143) || ended.signal() == Some(15),
+            "{ended}"
+        );
     }
     until("no process is left", || marked(&yard.mark).is_empty());
 

@@ -319,10 +319,10 @@ pub(super) fn insert_run(tx: &Tx<'_>, tip: &Tip) -> rusqlite::Result<i64> {
     tx.conn
         .prepare_cached(
             "INSERT INTO runs (run, short, status, session, agent, kind, spec_digest, parent,
-               relation, created_at, created_by, key, fold_version, needs, facts)
+               relation, created_at, created_by, key, fold_version, needs, facts, final_state_digest)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10,
                max(?10, ifnull((SELECT created_by FROM runs ORDER BY id DESC LIMIT 1), ?10)),
-               ?11, ?12, ?13, ?14)",
+               ?11, ?12, ?13, ?14, ?15)",
         )?
         .execute(params![
             row.run.to_string(),
@@ -339,6 +339,8 @@ pub(super) fn insert_run(tx: &Tx<'_>, tip: &Tip) -> rusqlite::Result<i64> {
             FOLD_VERSION,
             FORMAT,
             rows::to_text(&**facts),
+            // A past run is created with its end.
+            facts.ended.as_ref().map(|ended| *ended.final_state_digest.as_bytes()),
         ])?;
     Ok(tx.conn.last_insert_rowid())
 }

@@ -34,6 +34,8 @@ const WAIT_FOR_GO_MERGED: &str = r#"IFS= read -r go || exit 125; exec "$0" -c "$
 const SHELL: &str = "/bin/sh";
 /// How long others may keep the output open after the shell has exited.
 const LINGER: Duration = Duration::from_secs(1);
+/// How long a command waits on a full disk before it looks again.
+const FULL_PAUSE: Duration = Duration::from_millis(250);
 /// The end of stderr that is kept.
 pub(crate) const TAIL_BYTES: usize = 4096;
 /// A longer line is passed on in pieces.
@@ -261,7 +263,18 @@ async fn supervise(
 ) -> Result<Ended, Trouble> {
     let mut stopped = pin!(stopped);
     let mut child = spawn(&start)?;
-    let mut group = Group::noted(&child, run, groups)?;
+    let mut group = Group::of(&child, groups)?;
+    // It waits for its go meanwhile.
+    while let Err(error) = group.groups.note(run, group.pid) {
+        if error.kind() != io::ErrorKind::StorageFull {
+            return Err(Trouble::Note(error));
+        }
+        tracing::warn!(%run, "the disk is full: a command waits for space to be noted in");
+        tokio::select! {
+            () = &mut stopped => return Err(Trouble::Note(error)),
+            () = env.sleep(FULL_PAUSE) => {}
+        }
+    }
     let (mut stdin, mut stdout) = (child.stdin.take(), child.stdout.take());
     let stderr = child.stderr.take();
     if let Some(pipes) = start.pipes.take() {
@@ -377,18 +390,15 @@ struct Group {
 }
 
 impl Group {
-    fn noted(child: &Child, run: RunId, groups: Arc<Groups>) -> Result<Self, Trouble> {
+    fn of(child: &Child, groups: Arc<Groups>) -> Result<Self, Trouble> {
         let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
         let pid = pid.and_then(Pid::from_raw);
         let gone = || Trouble::Spawn(io::Error::other("it has no process id"));
-        let group = Self {
+        Ok(Self {
             pid: pid.ok_or_else(gone)?,
             groups,
             has_ended: false,
-        };
-        let noted = group.groups.note(run, group.pid);
-        noted.map_err(Trouble::Note)?;
-        Ok(group)
+        })
     }
 
     fn ended(&mut self) {
