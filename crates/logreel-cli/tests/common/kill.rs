@@ -88,16 +88,24 @@ fn child_of(pid: u32) -> Pid {
 }
 
 /// Waits until a killed process has let go of everything; nothing rings when someone else's does.
+///
+/// Its first thread is a zombie as soon as *it* has ended. The others may still hold its files then, and with
+/// them the lock that keeps the next reader of the store from recovering the commit it died in.
 fn until_gone(pid: Pid) {
+    let tasks = format!("/proc/{}/task", pid.as_raw_pid());
     until("a killed process is gone", || {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid()));
-        let state = stat.ok();
-        let state = state
-            .as_deref()
-            .and_then(|stat| stat.rsplit_once(") "))
-            .map(|it| it.1);
-        state.is_none_or(|state| state.starts_with('Z'))
+        let Ok(threads) = std::fs::read_dir(&tasks) else {
+            return true;
+        };
+        let threads: Vec<_> = threads.flatten().collect();
+        threads.iter().all(|thread| has_ended(&thread.path())) && threads.len() <= 1
     });
+}
+
+fn has_ended(thread: &Path) -> bool {
+    let stat = std::fs::read_to_string(thread.join("stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").map(|it| it.1);
+    state.is_none_or(|state| state.starts_with('Z'))
 }
 
 /// The processes, other than zombies, that have this in their environment.

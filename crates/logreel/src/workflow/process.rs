@@ -21,6 +21,7 @@ const BECOMING_LOOKS: u32 = 20;
 struct Stat {
     state: char,
     group: i32,
+    threads: u32,
     /// In clock ticks since boot: tells a process from a later one of the same number.
     start: u64,
 }
@@ -37,17 +38,20 @@ impl Stat {
         let mut fields = after_name.split_ascii_whitespace();
         let state = fields.next()?.chars().next()?;
         let group = fields.nth(1)?.parse().ok()?;
-        let start = fields.nth(16)?.parse().ok()?;
+        let threads = fields.nth(14)?.parse().ok()?;
+        let start = fields.nth(1)?.parse().ok()?;
         Some(Self {
             state,
             group,
+            threads,
             start,
         })
     }
 
-    /// A zombie runs nothing; its parent may never collect it.
+    /// A zombie runs nothing; its parent may never collect it. The state is that of the first thread:
+    /// while others run, the process does too.
     fn runs(&self) -> bool {
-        !matches!(self.state, 'Z' | 'X' | 'x')
+        !matches!(self.state, 'Z' | 'X' | 'x') || self.threads > 1
     }
 }
 
@@ -192,6 +196,15 @@ mod tests {
         }
         assert_eq!(Stat::parse("42 (sh"), None);
         assert_eq!(Stat::parse("42 (sh) S 1 77"), None);
+    }
+
+    #[test]
+    fn a_process_runs_while_any_of_its_threads_does() {
+        for (state, threads, runs) in [("S", 1, true), ("Z", 2, true), ("Z", 1, false)] {
+            let line =
+                format!("42 (x) {state} 1 77 3 4 5 6 7 8 9 10 11 12 13 14 15 16 {threads} 18 9");
+            assert_eq!(Stat::parse(&line).unwrap().runs(), runs, "{line}");
+        }
     }
 
     #[test]
