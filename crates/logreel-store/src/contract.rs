@@ -75,6 +75,7 @@ macro_rules! contract_tests {
             create_with_the_same_id_or_key_attaches_or_conflicts
             attaching_compares_with_how_the_run_was_started
             create_in_a_busy_session_names_the_active_run
+            a_run_that_is_over_when_it_is_created_takes_no_sessions_place
             a_dead_driver_of_an_ended_run_does_not_block_its_session
             a_closed_session_refuses_new_runs
             a_child_is_created_only_while_its_parent_lives

@@ -17,8 +17,8 @@ use logreel_core::event::{
     StepFinished,
 };
 use logreel_core::{
-    AppendId, Blob, Digest, Draft, Epoch, FOLD_VERSION, Json, Outside, Payload, RunId, Seq, Status,
-    StepId,
+    AppendId, Blob, Digest, Draft, Epoch, FOLD_VERSION, Json, Outside, Payload, RunId, Seq,
+    Session, Status, StepId,
 };
 use logreel_store::contract::TestEnv;
 use logreel_store::sqlite::{Options, this_host};
@@ -301,6 +301,24 @@ async fn two_instances_hear_each_other() {
             .unwrap();
         assert_eq!(heard, entry.row.head.digest);
     }
+}
+
+#[tokio::test]
+async fn a_lock_that_another_keeps_makes_the_store_unavailable_after_ten_seconds_and_nothing_more()
+{
+    let place = Place::new();
+    let store = place.open();
+    let other = rusqlite::Connection::open(place.path()).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let began = SystemEnv.monotonic();
+    let refused = store
+        .close_session(&Session::new("kept").unwrap())
+        .await
+        .unwrap_err();
+    assert!(matches!(refused, Error::Unavailable { .. }), "{refused:?}");
+    assert!(SystemEnv.monotonic() - began >= Duration::from_secs(10));
+    other.execute_batch("ROLLBACK").unwrap();
+    create(&store, None).await;
 }
 
 #[tokio::test]

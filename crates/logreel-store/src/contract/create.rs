@@ -252,6 +252,56 @@ pub async fn create_in_a_busy_session_names_the_active_run(harness: &dyn Harness
     world.finish().await;
 }
 
+/// What is kept of a run that ended elsewhere: it takes no session's place, whoever has it, and is over
+/// from its first transaction on.
+pub async fn a_run_that_is_over_when_it_is_created_takes_no_sessions_place(harness: &dyn Harness) {
+    let world = World::new(harness).await;
+    let mut model = world.driven(in_session("model", "s")).await;
+    let end = model.complete(json!("done")).await.pop().expect("its end");
+    model.release().await;
+    let active = world.driven(in_session("active", "s")).await;
+    let past = NewRun {
+        run: world.env.run_id(),
+        started: in_session("past", "s"),
+        blobs: vec![],
+        owner: None,
+        then: vec![Draft::new(end.body)],
+    };
+    let created = world
+        .store
+        .create(past)
+        .await
+        .expect("nobody is in its way");
+    let past = created.entry().clone();
+    assert_eq!(past.row.status(), Status::Completed);
+    let digest = |entry: &crate::Entry| {
+        entry
+            .row
+            .facts
+            .ended
+            .as_ref()
+            .map(|it| it.final_state_digest)
+    };
+    let (model, active) = (
+        world.entry(&model.run).await,
+        world.entry(&active.run).await,
+    );
+    assert_eq!(digest(&past), digest(&model));
+    let same = crate::Filter {
+        final_state_digest: digest(&model),
+        ..crate::Filter::default()
+    };
+    let found = world.store.list(&same, None, 9).await.expect("a list");
+    let found: Vec<RunId> = found.items.iter().map(|it| it.row.run).collect();
+    assert_eq!(found, [past.row.run, model.row.run]);
+    let error = try_create(&world, world.env.run_id(), in_session("second", "s")).await;
+    assert!(
+        matches!(&error, Err(CreateError::Busy { active: run, .. }) if *run == active.row.run),
+        "{error:?}"
+    );
+    world.finish().await;
+}
+
 /// Rule 15: the session is free when the lease is over, and a dead driver of an ended run has none.
 pub async fn a_dead_driver_of_an_ended_run_does_not_block_its_session(harness: &dyn Harness) {
     let world = World::new(harness).await;

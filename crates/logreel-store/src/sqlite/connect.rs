@@ -112,35 +112,57 @@ fn pragmas(role: Role, durability: Durability) -> Vec<(&'static str, i64)> {
     pragmas
 }
 
-/// SQLite has no queue between processes: whoever asks often gets the lock. Ask every 10 to 60 us
-/// first, with jitter so that two do not ask in step, later every millisecond.
+/// A connection's busy handler: naps until the lock may be asked for again, or gives up.
 fn patience(hurried: Arc<AtomicBool>) -> impl FnMut(i32) -> bool + Send + 'static {
     static SEED: AtomicU64 = AtomicU64::new(0x9e37_79b9_7f4a_7c15);
     let own = SEED.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
-    let mut random = (own ^ u64::from(std::process::id())) | 1;
-    let mut waited = Duration::ZERO;
+    let mut pauses = Pauses::new(own ^ u64::from(std::process::id()));
     move |attempt| {
-        if attempt == 0 {
-            waited = Duration::ZERO;
-        }
-        let enough = if hurried.load(Ordering::Relaxed) {
-            HURRIED_MAX
-        } else {
-            BUSY_MAX
+        let max = match hurried.load(Ordering::Relaxed) {
+            true => HURRIED_MAX,
+            false => BUSY_MAX,
         };
-        if waited >= enough {
-            return false;
+        let pause = pauses.next(attempt, max);
+        pause.is_some_and(|pause| {
+            nap(pause);
+            true
+        })
+    }
+}
+
+/// SQLite has no queue between processes: whoever asks often gets the lock. Ask every 10 to 60 us
+/// first, with jitter so that two do not ask in step, later every millisecond.
+struct Pauses {
+    random: u64,
+    waited: Duration,
+}
+
+impl Pauses {
+    fn new(seed: u64) -> Self {
+        Self {
+            random: seed | 1,
+            waited: Duration::ZERO,
         }
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
+    }
+
+    /// How long to wait before the lock is asked for again; `None` when `max` was waited in all since
+    /// attempt 0.
+    fn next(&mut self, attempt: i32, max: Duration) -> Option<Duration> {
+        if attempt == 0 {
+            self.waited = Duration::ZERO;
+        }
+        if self.waited >= max {
+            return None;
+        }
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
         let pause = match attempt {
-            ..SHORT_PAUSES => Duration::from_micros(10 + random % 51),
+            ..SHORT_PAUSES => Duration::from_micros(10 + self.random % 51),
             _ => Duration::from_millis(1),
         };
-        nap(pause);
-        waited += pause;
-        true
+        self.waited += pause;
+        Some(pause)
     }
 }
 
@@ -151,4 +173,33 @@ fn patience(hurried: Arc<AtomicBool>) -> impl FnMut(i32) -> bool + Send + 'stati
 )]
 pub(super) fn nap(pause: Duration) {
     std::thread::sleep(pause);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_lock_is_asked_for_every_10_to_60_us_then_every_ms_and_for_10_s_in_all() {
+        let all = |seed| {
+            let mut pauses = Pauses::new(seed);
+            (0..)
+                .map_while(|attempt| pauses.next(attempt, BUSY_MAX))
+                .collect::<Vec<Duration>>()
+        };
+        let (one, other) = (all(2), all(4));
+        let (short, long) = one.split_at(SHORT_PAUSES as usize);
+        assert!(short.iter().all(|it| (10..=60).contains(&it.as_micros())));
+        assert!(long.iter().all(|it| it.as_millis() == 1));
+        let waited: Duration = one.iter().sum();
+        assert!(waited >= BUSY_MAX && waited < BUSY_MAX + Duration::from_millis(1));
+        assert_ne!(one[..16], other[..16], "two must not ask in step");
+    }
+
+    #[test]
+    fn who_waited_for_one_lock_has_all_its_patience_for_the_next() {
+        let mut pauses = Pauses::new(2);
+        while pauses.next(1000, HURRIED_MAX).is_some() {}
+        assert!(pauses.next(0, HURRIED_MAX).is_some());
+    }
 }

@@ -272,7 +272,7 @@ impl Writer {
             }
         }
         let after = After(self);
-        if seat.pace.is_out_of_breath(&self.shared) {
+        if seat.pace.is_out_of_breath(self.shared.env.monotonic()) {
             match patience {
                 Patience::Short => {
                     drop(seat);
@@ -317,7 +317,7 @@ impl Writer {
             },
             Ordering::Relaxed,
         );
-        seat.pace.done(&self.shared);
+        seat.pace.done(self.shared.env.monotonic());
         drop(seat);
         drop(after);
         for (run, head) in changed {
@@ -532,7 +532,7 @@ impl Seat {
         }
         let took = shared.env.monotonic().saturating_sub(began);
         nap(BREATH.saturating_sub(took));
-        self.pace.breathed(shared);
+        self.pace.breathed(shared.env.monotonic());
     }
 
     /// After a failure: roll back, or have the next batch open a new connection.
@@ -556,8 +556,7 @@ struct Pace {
 
 impl Pace {
     /// Whether the lock was held for so long, and so much, that another process must get its turn.
-    fn is_out_of_breath(&mut self, shared: &Shared) -> bool {
-        let now = shared.env.monotonic();
+    fn is_out_of_breath(&mut self, now: Duration) -> bool {
         if now.saturating_sub(self.window) < BUSY {
             self.free += now.saturating_sub(self.last);
             self.last = now;
@@ -570,13 +569,12 @@ impl Pace {
         true
     }
 
-    fn breathed(&mut self, shared: &Shared) {
-        let now = shared.env.monotonic();
+    fn breathed(&mut self, now: Duration) {
         (self.window, self.last, self.free) = (now, now, Duration::ZERO);
     }
 
-    fn done(&mut self, shared: &Shared) {
-        self.last = shared.env.monotonic();
+    fn done(&mut self, now: Duration) {
+        self.last = now;
     }
 }
 
@@ -604,6 +602,34 @@ mod tests {
         };
         let store = SqliteStore::open(folder.path().join("runs.db"), options).unwrap();
         (folder, store)
+    }
+
+    /// Commits that each take `held` and begin `free` after the one before: the first before which the
+    /// lock is left to others, if any of the first thousand is.
+    fn breath_before(held: Duration, free: Duration) -> Option<u32> {
+        let (mut pace, mut now) = (Pace::default(), Duration::from_secs(1));
+        pace.breathed(now);
+        (0..1000).find(|_| {
+            now += free;
+            if pace.is_out_of_breath(now) {
+                return true;
+            }
+            now += held;
+            pace.done(now);
+            false
+        })
+    }
+
+    #[test]
+    fn a_writer_busy_for_20_ms_on_end_leaves_the_lock_free_for_2_ms() {
+        assert_eq!(BREATH, Duration::from_millis(2));
+        let (ms, us) = (Duration::from_millis, Duration::from_micros);
+        assert_eq!(breath_before(ms(1), us(1)), Some(20));
+        assert_eq!(breath_before(ms(4), us(10)), Some(5));
+        assert_eq!(breath_before(ms(30), us(1)), Some(1), "one long commit");
+        // Whoever leaves it free anyway need not.
+        assert_eq!(breath_before(ms(1), ms(2)), None);
+        assert_eq!(breath_before(us(900), us(100)), None);
     }
 
     async fn close(store: &SqliteStore, name: String) -> Result<(), Error> {
