@@ -20,6 +20,8 @@ export class EventCache {
   private weight = 0;
   /** Pages that could not be read, and until when nobody tries again. */
   private failed = new Map<number, number>();
+  /** Moves when what was asked for before is not wanted any more. */
+  private generation = 0;
   private telling = false;
   private touched = -1;
 
@@ -47,7 +49,10 @@ export class EventCache {
     }
     let loading = this.loading.get(number);
     if (loading === undefined) {
-      loading = this.read(number).finally(() => this.loading.delete(number));
+      const reading = this.read(number).finally(() => {
+        if (this.loading.get(number) === reading) this.loading.delete(number);
+      });
+      loading = reading;
       this.loading.set(number, loading);
     }
     await loading;
@@ -65,6 +70,8 @@ export class EventCache {
   clear(): void {
     this.pages.clear();
     this.weight = 0;
+    this.generation += 1;
+    this.loading.clear();
     this.tell();
   }
 
@@ -79,12 +86,13 @@ export class EventCache {
 
   private async read(number: number): Promise<void> {
     try {
+      const { generation } = this;
       let from = number * PAGE + 1;
       const end = from + PAGE;
       // The server may give fewer than asked for.
       while (from < end) {
         const page = await getEvents(this.run, from, end - from);
-        if (page.items.length === 0) break;
+        if (page.items.length === 0 || generation !== this.generation) break;
         for (const event of page.items) this.put(event);
         from += page.items.length;
         if (!page.has_more) break;

@@ -46,6 +46,8 @@ class Refused extends Error {
 abstract class Follower {
   protected stopping = new AbortController();
   private connection: AbortController | null = null;
+  /** The pause before the next try. */
+  private pause: AbortController | null = null;
   private heard = 0;
   private poked = false;
   protected tries = 0;
@@ -58,15 +60,17 @@ abstract class Follower {
   stop(): void {
     this.stopping.abort();
     this.connection?.abort();
+    this.pause?.abort();
   }
 
   /** The machine may have slept, or the network changed: look at once whether the stream still lives. */
   nudge(): void {
     this.poked = true;
+    this.pause?.abort();
     if (this.world.now() - this.heard > SILENT_MAX_MS / 4) this.connection?.abort();
   }
 
-  /** Lets go of the connection, when nobody looks. */
+  /** Lets go of the connection: nobody looks, or the network is away and streams only seem alive. */
   doze(): void {
     this.connection?.abort();
   }
@@ -158,7 +162,10 @@ abstract class Follower {
     const most = Math.min(BACKOFF_MAX_MS, BACKOFF_FIRST_MS * 2 ** (this.tries - 1));
     const wait = this.poked ? 0 : most * (0.5 + this.world.random() / 2);
     this.poked = false;
-    await this.world.sleep(wait, this.stopping.signal);
+    this.pause = new AbortController();
+    if (this.stopping.signal.aborted) return;
+    await this.world.sleep(wait, this.pause.signal);
+    this.pause = null;
   }
 }
 
@@ -166,6 +173,8 @@ export interface SeqEvent {
   seq: number;
   kind: string;
   late: boolean;
+  /** Of the whole log up to here. */
+  digest?: string;
 }
 
 export interface Watcher<E extends SeqEvent> {
@@ -174,6 +183,8 @@ export interface Watcher<E extends SeqEvent> {
   /** What a model says: `text`, `thinking`, or the name of a tool that it begins to call (`tool_call`). */
   delta(call: string, attempt: number, text: string, kind: string): void;
   reset(call: string | null, attempt: number): void;
+  /** The log is another one than before, and is given again from its first event. */
+  anew(): void;
   link(link: Link): void;
 }
 
@@ -189,6 +200,7 @@ const PAGE = 1000;
 /** One run's log, from the event after `last` to its end. */
 export class RunFollower<E extends SeqEvent> extends Follower {
   private ended = false;
+  private readingLate = false;
   /** Events that came twice, and times that one was missing: both are healed, and counted. */
   doubled = 0;
   gaps = 0;
@@ -197,6 +209,8 @@ export class RunFollower<E extends SeqEvent> extends Follower {
     world: World,
     private readonly path: string,
     private last: number,
+    /** The digest of that event, by which the log is known again. */
+    private digest: string | null,
     private readonly watcher: Watcher<E>,
     private readonly endsRun: (event: E) => boolean,
   ) {
@@ -205,6 +219,7 @@ export class RunFollower<E extends SeqEvent> extends Follower {
 
   protected async once(): Promise<Link | null> {
     if (this.tries === 0) this.say({ is: "reading" });
+    await this.knowAgain();
     await this.readBehind();
     if (this.ended) return { is: "ended" };
     const since = this.last === 0 ? {} : { "Last-Event-ID": String(this.last) };
@@ -225,6 +240,32 @@ export class RunFollower<E extends SeqEvent> extends Follower {
       return { is: "ended" };
     }
     return null;
+  }
+
+  /** Facts that came after the end, which no stream tells of. */
+  async readLate(): Promise<void> {
+    if (!this.ended || this.readingLate || this.stopping.signal.aborted) return;
+    this.readingLate = true;
+    try {
+      await this.readBehind();
+    } catch {
+      // Whoever looks at the run again asks again.
+    } finally {
+      this.readingLate = false;
+    }
+  }
+
+  /** The server may have another store by now, or an older copy of it: a log that does not hold the last
+   * event we have is not the one that we read. */
+  private async knowAgain(): Promise<void> {
+    if (this.last === 0 || this.digest === null) return;
+    const response = await this.get(`${this.path}?from=${this.last}&limit=1`, "application/json");
+    const page = (await response.json()) as { items: E[] };
+    if (page.items[0]?.seq === this.last && page.items[0].digest === this.digest) return;
+    this.last = 0;
+    this.digest = null;
+    this.ended = false;
+    this.watcher.anew();
   }
 
   /** Reads pages until there is no more. */
@@ -269,6 +310,7 @@ export class RunFollower<E extends SeqEvent> extends Follower {
         break;
       }
       this.last = event.seq;
+      this.digest = event.digest ?? null;
       if (this.endsRun(event)) this.ended = true;
       fresh.push(event);
     }
@@ -286,6 +328,8 @@ export class AllFollower extends Follower {
     private readonly changed: (run: string, kind: string) => void,
     /** Something may have been missed: look at everything. */
     private readonly again: () => void,
+    /** Our place is none of this store's. */
+    private readonly strange: () => void,
     link: (link: Link) => void,
   ) {
     super(world, link);
@@ -293,10 +337,20 @@ export class AllFollower extends Follower {
 
   protected async once(): Promise<Link | null> {
     const since = this.cursor === null ? {} : { "Last-Event-ID": this.cursor };
-    const response = await this.get("events", "text/event-stream", since as { [name: string]: string });
+    let response: Response;
+    try {
+      response = await this.get("events", "text/event-stream", since as { [name: string]: string });
+    } catch (error) {
+      return this.lostPlace(error);
+    }
     this.say({ is: "live" });
     this.again();
+    let problem = 0;
     await this.stream(response, (sent) => {
+      if (sent.event === "problem") {
+        problem = (JSON.parse(sent.data) as { status?: number }).status ?? 500;
+        return false;
+      }
       if (sent.id !== null) this.cursor = sent.id;
       if (sent.event !== "delta" && sent.event !== "reset" && sent.data.startsWith("{")) {
         const event = JSON.parse(sent.data) as { run?: string; kind?: string };
@@ -304,6 +358,15 @@ export class AllFollower extends Follower {
       }
       return true;
     });
+    if (problem !== 0) return this.lostPlace(new Refused(problem));
     return null;
+  }
+
+  /** The place of another store means nothing in this one: it is let go, and everything looked at. */
+  private lostPlace(error: unknown): Promise<Link | null> {
+    if (!(error instanceof Refused) || error.status !== 400 || this.cursor === null) throw error;
+    this.cursor = null;
+    this.strange();
+    return this.once();
   }
 }

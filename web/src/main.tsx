@@ -11,7 +11,8 @@ import { RunPage } from "./ui/run";
 import { Runs } from "./ui/runs";
 import { Help, TokenAsk, TopBar } from "./ui/shell";
 import { StartAsk } from "./ui/start";
-import { Toasts } from "./ui/toast";
+import { guardText } from "./ui/text";
+import { toast, Toasts } from "./ui/toast";
 import "./styles.css";
 
 function App() {
@@ -31,9 +32,10 @@ function App() {
   );
 }
 
+guardText();
 startRouter();
 startWorld();
 startKeys();
-startList();
+startList(() => toast("good", "The server has another store", "Everything was read again."));
 const root = document.getElementById("app");
 if (root !== null) render(<App />, root);

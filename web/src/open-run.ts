@@ -15,7 +15,7 @@ import { listen, world } from "./world";
 const SEED_MAX = 3000;
 const SNAPSHOT_MS = 250;
 /** A run that ended can still be erased or deleted. */
-const LOOK_AGAIN_MS = 15_000;
+const LOOK_AGAIN_MS = 5000;
 /** What a model says while it says it, at most. */
 const SAID_MAX = 200_000;
 
@@ -40,13 +40,15 @@ export class OpenRun {
   readonly said = signal<ReadonlyMap<string, Said>>(new Map());
   model = new RunModel();
   readonly cache: EventCache;
-  /** For tests: every event as it was taken. */
-  readonly follower: RunFollower<LogEvent>;
+  /** The log is another one than was read before. */
+  readonly isAnother = signal(false);
+  private follower: RunFollower<LogEvent> | null = null;
+  private unlisten: (() => void) | null = null;
+  private lastDigest: string | null = null;
 
   private etag: string | null = null;
   private snapshotTimer: ReturnType<typeof setTimeout> | null = null;
   private retryTimer: ReturnType<typeof setTimeout> | null = null;
-  private following = false;
   /** Calls whose sealed message is here: pieces of them that come later say nothing new. */
   private readonly over = new Set<string>();
   private looking: ReturnType<typeof setInterval>;
@@ -56,22 +58,6 @@ export class OpenRun {
 
   constructor(readonly id: string) {
     this.cache = new EventCache(id);
-    this.follower = new RunFollower<LogEvent>(
-      world,
-      `runs/${segment(id)}/events`,
-      0,
-      {
-        events: (events) => this.take(events),
-        delta: (call, attempt, text, kind) => this.hear(call, attempt, text, kind),
-        reset: (call, attempt) => this.reset(call, attempt),
-        link: (link) => {
-          this.link.value = link;
-          if (link.is === "ended" || link.is === "live") void this.snapshot();
-        },
-      },
-      endsRun,
-    );
-    this.stops.push(listen(this.follower));
     const watcher = (run: string): void => {
       if (run === this.id) this.snapshotSoon();
     };
@@ -85,7 +71,7 @@ export class OpenRun {
 
   stop(): void {
     this.stopped = true;
-    this.follower.stop();
+    this.unfollow();
     clearInterval(this.looking);
     if (this.snapshotTimer !== null) clearTimeout(this.snapshotTimer);
     if (this.retryTimer !== null) clearTimeout(this.retryTimer);
@@ -96,7 +82,10 @@ export class OpenRun {
   async snapshot(): Promise<void> {
     try {
       const tagged = await getRun(this.id, this.etag);
-      if (this.stopped || tagged === null) return;
+      if (this.stopped) return;
+      // Whichever look finds the run first: its log is followed once. One that was gone and is back goes on.
+      if (this.follower === null) this.follow();
+      if (tagged === null) return this.readLate();
       const before = this.run.value;
       this.etag = tagged.etag;
       this.run.value = tagged.run;
@@ -105,17 +94,12 @@ export class OpenRun {
         this.cache.clear();
         nodes.clear();
       }
-      // Whichever look finds the run first: its log is followed once.
-      if (!this.following) {
-        this.following = true;
-        void this.follower.run();
-      }
+      this.readLate();
     } catch (error) {
       if (this.stopped) return;
       if (error instanceof Problem && (error.status === 404 || error.status === 410)) {
         if (this.run.value === null) this.error.value = error.message;
-        else this.link.value = { is: "gone", why: "It was pruned or deleted from the store." };
-        this.follower.stop();
+        else this.gone();
       } else if (this.run.value === null) {
         this.error.value = error instanceof Error ? error.message : String(error);
         this.retryTimer ??= setTimeout(() => {
@@ -126,6 +110,57 @@ export class OpenRun {
     }
   }
 
+  private follow(): void {
+    const link = (link: Link): void => {
+      if (link.is === "gone") return this.gone();
+      this.link.value = link;
+      if (link.is === "ended" || link.is === "live") void this.snapshot();
+    };
+    const follower = new RunFollower<LogEvent>(
+      world,
+      `runs/${segment(this.id)}/events`,
+      this.model.seq,
+      this.lastDigest,
+      {
+        events: (events) => this.take(events),
+        delta: (call, attempt, text, kind) => this.hear(call, attempt, text, kind),
+        reset: (call, attempt) => this.reset(call, attempt),
+        anew: () => this.anew(),
+        link,
+      },
+      endsRun,
+    );
+    this.follower = follower;
+    this.unlisten = listen(follower);
+    void follower.run();
+  }
+
+  private unfollow(): void {
+    this.follower?.stop();
+    this.unlisten?.();
+    this.follower = null;
+  }
+
+  private gone(): void {
+    this.unfollow();
+    this.etag = null;
+    this.link.value = { is: "gone", why: "It was pruned or deleted from the store." };
+  }
+
+  private readLate(): void {
+    if ((this.run.value?.event_count ?? 0) > this.model.seq) void this.follower?.readLate();
+  }
+
+  private anew(): void {
+    this.model = new RunModel();
+    this.over.clear();
+    this.said.value = new Map();
+    this.cache.clear();
+    nodes.clear();
+    this.isAnother.value = true;
+    this.moved();
+  }
+
   exportAddress(format: string): string {
     return address(`runs/${segment(this.id)}/export?format=${format}`);
   }
@@ -134,6 +169,7 @@ export class OpenRun {
     batch(() => {
       for (const event of events) {
         this.model.apply(event);
+        this.lastDigest = event.digest;
         if (event.kind === "model.answered" || event.kind === "model.failed")
           this.drop(event.body?.call);
         if (endsRun(event)) this.said.value = new Map();

@@ -2,7 +2,7 @@
 // run changed, and what is shown of it is asked for again.
 
 import { computed, effect, signal } from "@preact/signals";
-import { listRuns, token, tokenWanted, type Filter } from "./api";
+import { listRuns, Problem, token, tokenWanted, type Filter } from "./api";
 import { AllFollower, type Link } from "./live";
 import { needsPerson, type Run, type Wait } from "./model/types";
 import { listen, world } from "./world";
@@ -20,6 +20,9 @@ interface PageOf {
   cursor: string | null;
   ids: Set<string>;
 }
+
+/** A cursor of another store. */
+const isStrange = (error: unknown): boolean => error instanceof Problem && error.status === 400;
 
 /** A list of runs that matches a filter, as far as it was scrolled. */
 export class RunList {
@@ -66,6 +69,14 @@ export class RunList {
     }
   }
 
+  /** From the newest, and nothing else. */
+  private async anew(): Promise<void> {
+    this.pages = [];
+    this.next = null;
+    this.more.value = false;
+    await this.first();
+  }
+
   async loadMore(): Promise<void> {
     if (this.loadingMore || !this.more.value || this.next === null) return;
     this.loadingMore = true;
@@ -78,8 +89,9 @@ export class RunList {
       this.pages.push({ cursor, ids: new Set(page.items.map((run) => run.id)) });
       this.next = page.next === null ? null : String(page.next);
       this.more.value = page.has_more;
-    } catch {
-      // Scrolling on asks again.
+    } catch (error) {
+      // Scrolling on asks again; but not from a place that this store does not know.
+      if (isStrange(error)) await this.anew();
     } finally {
       this.loadingMore = false;
     }
@@ -90,7 +102,10 @@ export class RunList {
     await this.first();
     for (const page of this.pages.slice(1)) {
       if (![...runs].some((run) => page.ids.has(run))) continue;
-      const fresh = await listRuns(this.filter, PAGE_ON, page.cursor).catch(() => null);
+      const fresh = await listRuns(this.filter, PAGE_ON, page.cursor).catch((error: unknown) => {
+        if (isStrange(error)) void this.anew();
+        return null;
+      });
       if (fresh === null || this.stopped) return;
       const now = new Map(fresh.items.map((run) => [run.id, run]));
       this.rows.value = this.rows.value.flatMap((run) => {
@@ -166,7 +181,11 @@ async function readWaiting(): Promise<void> {
   waitingKnown.value = true;
 }
 
-export function startList(): void {
+/** A waiting run as it is now; once it waits no more, as it was, without waits. */
+export const waitingRun = (run: Run): Run =>
+  waiting.value.find((it) => it.id === run.id) ?? { ...run, waiting: [] };
+
+export function startList(strange: () => void): void {
   const follower = new AllFollower(
     world,
     (run, kind) => {
@@ -174,6 +193,7 @@ export function startList(): void {
       for (const watcher of watchers) watcher(run, kind);
     },
     () => refreshSoon(null),
+    strange,
     (link) => {
       listLink.value = link;
     },

@@ -34,6 +34,9 @@ export function startWorld(): void {
       for (const listener of listeners) listener.nudge();
     }
   });
+  window.addEventListener("offline", () => {
+    for (const listener of listeners) listener.doze();
+  });
   window.addEventListener("online", () => {
     for (const listener of listeners) listener.nudge();
   });

@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
 import { test } from "node:test";
 import * as commands from "../src/commands";
+import { isHiding } from "../src/model/visible";
 import { needsPerson, type Run, type Wait } from "../src/model/types";
 import { runOf } from "./logs";
 
@@ -23,12 +24,33 @@ const wait = (kind: Wait["kind"], more: Partial<Wait> = {}): Wait => ({
   ...more,
 });
 
+/** As bash takes it apart. */
+const words = (line: string | null): string[] =>
+  spawnSync("bash", ["-c", `set -- ${line}; printf '%s\\0' "$@"`], { encoding: "utf8", env: { ...process.env, LC_ALL: "C.UTF-8" } })
+    .stdout.split("\0")
+    .slice(0, -1);
+
 test("a copied command line is one that a shell takes apart as it was meant", () => {
   const hostile = `it's $(touch /tmp/x) \`id\` "quoted" \\ \n !! ; rm -rf ~`;
   const command = commands.cancel(RUN, hostile);
-  const ran = spawnSync("sh", ["-c", `set -- ${command.cli}; printf '%s\\0' "$@"`], { encoding: "utf8" });
-  assert.deepEqual(ran.stdout.split("\0"), ["logreel", "cancel", RUN, "--reason", hostile, ""]);
+  assert.deepEqual(words(command.cli), ["logreel", "cancel", RUN, "--reason", hostile]);
   assert.deepEqual(command.body, { reason: hostile });
+  for (const word of ["", "=ls", "~", "a b", "\t", "*", "\u001b[201~rm\r", "x\u202ey", "tag\u{E0041}", "it's\\u0041\u0007"])
+    assert.deepEqual(words(commands.quote(word)), [word], JSON.stringify(word));
+});
+
+test("whoever pastes a command sees all of it, whatever a model put into a name", () => {
+  const call = "-x\u001b]0;\u202eevil\u200b";
+  const command = commands.resolve(RUN, call, { returned: "a\u202eb" });
+  for (const text of [command.cli ?? "", commands.curl("http://h/", command, "k", false)])
+    assert.ok(!isHiding(text), text);
+  assert.deepEqual(words(command.cli), ["logreel", "resolve", "--returned", '"a\\u202eb"', "--", RUN, call]);
+  assert.deepEqual(words(commands.cancel(RUN, "-v").cli), ["logreel", "cancel", RUN, "--reason=-v"]);
+});
+
+test("an input that looks like a file is still text", () => {
+  const { cli } = commands.fork(RUN, 3, { input: "@notes.txt" });
+  assert.equal(cli, `printf %s @notes.txt | logreel fork ${RUN} --at 3 --input - --yes`);
 });
 
 test("a copied curl names the token and does not hold it, and sends what the page sends", () => {

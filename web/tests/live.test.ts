@@ -2,19 +2,21 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { RunFollower, SILENT_MAX_MS, type Link, type World } from "../src/live";
+import { AllFollower, RunFollower, SILENT_MAX_MS, type Link, type World } from "../src/live";
 import { SseParser } from "../src/sse";
 
 interface E {
   seq: number;
   kind: string;
   late: boolean;
+  digest: string;
 }
 
 const event = (seq: number, end: number): E => ({
   seq,
   kind: seq === end ? "run.completed" : "custom",
   late: seq > end,
+  digest: `d${seq}`,
 });
 const sse = (e: E): string => `id: ${e.seq}\nevent: ${e.kind}\ndata: ${JSON.stringify(e)}\n\n`;
 
@@ -80,10 +82,12 @@ async function follow(server: FakeServer): Promise<{ seqs: number[]; links: stri
     server.world(),
     "runs/r/events",
     0,
+    null,
     {
       events: (events) => seqs.push(...events.map((e) => e.seq)),
       delta: (_call, _attempt, text) => (said += text),
       reset: () => (said = ""),
+      anew: () => seqs.push(0),
       link: (link) => links.push(link),
     },
     (e) => !e.late && e.kind === "run.completed",
@@ -130,6 +134,68 @@ test("drops, restarts, doubled and missing events: each event once", async () =>
   assert.ok(follower.doubled >= 6 && follower.gaps === 1, `${follower.doubled} ${follower.gaps}`);
   assert.ok(links.includes("lost"));
   assert.equal(links[links.length - 1], "ended");
+});
+
+test("a log that is not the one before is read again from its beginning, and said to be", async () => {
+  const server = new FakeServer(5, (stream, s) => {
+    if (stream === 1) {
+      // Restarted on an older copy of the store, which went another way since.
+      s.log = s.log.slice(0, 2);
+      s.grow(4);
+      s.log.slice(2).forEach((e) => (e.digest = `other ${e.seq}`));
+      return "";
+    }
+    s.grow(5);
+    return s.log.slice(4).map(sse).join("");
+  });
+  server.grow(4);
+  const { seqs, links } = await follow(server);
+  assert.deepEqual(seqs, [1, 2, 3, 4, 0, 1, 2, 3, 4, 5]);
+  assert.equal(links[links.length - 1], "ended");
+});
+
+test("facts that come after the end was seen are read when someone knows of them", async () => {
+  const server = new FakeServer(3, (_, s) => {
+    s.grow(3);
+    return s.log.slice(2).map(sse).join("");
+  });
+  server.grow(2);
+  const { seqs, follower } = await follow(server);
+  assert.deepEqual(seqs, upTo(3));
+  server.grow(5);
+  await Promise.all([follower.readLate(), follower.readLate()]);
+  assert.deepEqual(seqs, upTo(5));
+});
+
+test("a place of another store is let go: everything is looked at again, and the stream goes on", async () => {
+  for (const refusal of ["answer", "stream"] as const) {
+    const told: string[] = [];
+    const sent: (string | undefined)[] = [];
+    const world = new FakeServer(1, () => "").world();
+    const follower: AllFollower = new AllFollower(
+      {
+        ...world,
+        fetch: (_path, headers) => {
+          sent.push(headers["Last-Event-ID"]);
+          if (sent.length === 1) return Promise.resolve(new Response('id: 70\n\nid: 71\ndata: {"run":"a","kind":"k"}\n\n'));
+          if (headers["Last-Event-ID"] !== undefined) {
+            const problem = '{"status":400,"kind":"usage"}';
+            if (refusal === "answer") return Promise.resolve(new Response(problem, { status: 400 }));
+            return Promise.resolve(new Response(`event: problem\ndata: ${problem}\n\n`));
+          }
+          follower.stop();
+          return Promise.resolve(new Response('id: 3\ndata: {"run":"b","kind":"k"}\n\n'));
+        },
+      },
+      (run) => told.push(run),
+      () => told.push("everything"),
+      () => told.push("another store"),
+      () => undefined,
+    );
+    await follower.run();
+    assert.deepEqual(sent, [undefined, "71", undefined], refusal);
+    assert.deepEqual(told.slice(told.indexOf("another store")), ["another store", "everything", "b"], refusal);
+  }
 });
 
 test("a reconnect at the end is 204, and the end was read from a page", async () => {

@@ -4,14 +4,12 @@
 import { Documents } from "./document";
 import { Spans } from "./spans";
 import { Spent } from "./spent";
-import { shownStep } from "./step";
 import { Steps } from "./steps";
 import { parseTime } from "./time";
 import { Transcript } from "./transcript";
 import type { LogEvent } from "./types";
 import { endsRun } from "./types";
-
-const WRITES_MAX = 1000;
+import { Writes } from "./writes";
 
 export class OutOfOrder extends Error {
   constructor(
@@ -32,8 +30,10 @@ export class RunModel {
   readonly documents = new Documents();
   readonly spent = new Spent();
   readonly steps = new Steps();
-  /** Writes outside, in order: a fork from before one makes it again. */
-  readonly writes: { seq: number; name: string }[] = [];
+  readonly writes = new Writes();
+  /** Facts that came after the end: the first, and how many. */
+  lateFrom = 0;
+  late = 0;
 
   private codes = new Uint8Array(1024);
   private times = new Float64Array(1024);
@@ -49,8 +49,12 @@ export class RunModel {
     this.documents.apply(event);
     this.spent.apply(event);
     this.steps.apply(event);
-    this.noteWrite(event);
+    this.writes.apply(event);
     this.seq = event.seq;
+    if (event.late) {
+      this.late += 1;
+      this.lateFrom ||= event.seq;
+    }
     if (endsRun(event)) this.ended = true;
   }
 
@@ -68,14 +72,6 @@ export class RunModel {
     const seqs: number[] = [];
     for (let i = 0; i < this.seq; i += 1) if (wanted[this.codes[i] as number]) seqs.push(i + 1);
     return seqs;
-  }
-
-  private noteWrite(event: LogEvent): void {
-    if (event.body?.effect !== "write" || this.writes.length >= WRITES_MAX) return;
-    if (event.kind === "tool.called" && typeof event.body.name === "string")
-      this.writes.push({ seq: event.seq, name: event.body.name });
-    else if (event.kind === "step.started")
-      this.writes.push({ seq: event.seq, name: shownStep(event.body.step) });
   }
 
   private note(event: LogEvent): void {

@@ -49,7 +49,10 @@ export function callsOf(message: Json | undefined): { call: string; name: string
 const isBody = (value: Json | undefined): value is Body =>
   typeof value === "object" && value !== null && !Array.isArray(value);
 
-export function summary(event: LogEvent): string {
+/** Bodies are of others: whatever is in one, it is a line. */
+export const summary = (event: LogEvent): string => oneLine(told(event), 600);
+
+function told(event: LogEvent): string {
   const body = event.body;
   if (body === null) return "erased";
   const step = (): string => oneLine(shownStep(body.step), 80);

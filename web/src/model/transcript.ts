@@ -16,7 +16,9 @@ export type Item =
   | { type: "error"; seq: number }
   | { type: "output"; stream: string; seq: number; to: number; events: number[] }
   | { type: "mark"; what: string; seq: number }
-  | { type: "end"; seq: number };
+  | { type: "end"; seq: number }
+  /** A fact that came after the end. */
+  | { type: "late"; seq: number };
 
 export type Outcome = "running" | "ok" | "failed" | "doubt" | "denied" | "waiting" | "skipped";
 
@@ -50,6 +52,7 @@ export class Transcript {
       this.items.push({ type: "end", seq });
       return;
     }
+    if (event.late) return this.late(kind, body, seq);
     switch (kind) {
       case "model.called":
         this.asking.set(text(body.call), typeof body.attempt === "number" ? body.attempt : 1);
@@ -155,6 +158,15 @@ export class Transcript {
       default:
         return;
     }
+  }
+
+  /** It tells what became of a call or step, and changes nothing else. */
+  private late(kind: string, body: { [key: string]: Json }, seq: number): void {
+    this.items.push({ type: "late", seq });
+    if (kind === "tool.returned" && this.tools.has(text(body.call))) this.toolEnded(body, seq, "ok");
+    if (kind === "tool.failed" && this.tools.has(text(body.call))) this.toolEnded(body, seq, "failed");
+    if (kind === "step.finished" && this.steps.has(shownStep(body.step))) this.stepEnded(body, seq, "ok");
+    if (kind === "step.failed" && this.steps.has(shownStep(body.step))) this.stepEnded(body, seq, "failed");
   }
 
   private message(body: { [key: string]: Json }, seq: number): void {

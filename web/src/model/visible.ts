@@ -58,12 +58,27 @@ function nameOf(character: string): string {
   return `U+${code.toString(16).toUpperCase().padStart(4, "0")}`;
 }
 
+/** Whether a text holds what cannot be seen. */
+export const isHiding = (text: string): boolean => HIDDEN.test(text);
+
+/** The text with what cannot be seen written as an escape. */
+export const escaped = (text: string, escape: (code: number) => string): string =>
+  HIDDEN.test(text)
+    ? [...text].map((it) => (HIDDEN.test(it) ? escape(it.codePointAt(0) ?? 0) : it)).join("")
+    : text;
+
+/** The same as plain text, for wherever no markup can be: titles, labels, the name of the window. */
+export const named = (text: string): string =>
+  HIDDEN.test(text)
+    ? visible(text)
+        .map((piece) => piece.text)
+        .join("")
+    : text;
+
 /** On one line, for titles and tables: line ends and tabs are blanks, hidden characters named. */
 export function oneLine(text: string, max = 300): string {
   const cut = cutAt(text, max);
-  const line = visible(cut.replace(/[\r\n\t]+/g, " "))
-    .map((piece) => piece.text)
-    .join("");
+  const line = named(cut.replace(/[\r\n\t]+/g, " "));
   return cut.length < text.length ? `${line}…` : line;
 }
 

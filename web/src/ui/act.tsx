@@ -5,19 +5,24 @@ import { useState } from "preact/hooks";
 import { headers, intention, post } from "../api";
 import * as commands from "../commands";
 import type { OpenRun } from "../open-run";
-import type { Json, Run } from "../model/types";
+import type { Json, Run, Wait } from "../model/types";
 import { shortId } from "../model/time";
+import { oneLine } from "../model/visible";
 import { go, runPath } from "../route";
 import { refreshSoon } from "../runs-store";
-import { Ask } from "./dialog";
+import { AnswerAsk, ResolveAsk, type Doubt, type Said } from "./answer";
+import { Again } from "./again";
+import { Ask, CopyAs, Dialog } from "./dialog";
 import { copy, toast, toastError } from "./toast";
-import { Line } from "./text";
 
 export type Act =
   | { verb: "cancel" }
   | { verb: "retry" }
   | { verb: "say" }
   | { verb: "budget" }
+  | { verb: "copy" }
+  | { verb: "answer"; wait: Wait; said: Said }
+  | { verb: "resolve"; wait: Wait; became: Doubt }
   | { verb: "fork"; at: number };
 
 /** A run that can be asked something: the open one, or one of the inbox. */
@@ -25,8 +30,12 @@ export interface Actable {
   run: { readonly value: Run | null };
   /** Looks at it again. */
   snapshot(): Promise<void>;
-  model: { readonly writes: readonly { seq: number; name: string }[] };
+  /** Its log, where that is read. */
+  readonly log?: OpenRun;
 }
+
+/** The open run, with its log. */
+export const acting = (open: OpenRun): Actable => ({ run: open.run, snapshot: () => open.snapshot(), log: open });
 
 /** The question that is open. */
 export const asking = signal<{ open: Actable; act: Act } | null>(null);
@@ -64,7 +73,7 @@ export function Actions(props: { open: OpenRun; run: Run }) {
   const { open, run } = props;
   const can = commands.possible(run);
   const ask = (act: Act): void => {
-    asking.value = { open, act };
+    asking.value = { open: acting(open), act };
   };
   return (
     <div class="actions" role="toolbar" aria-label="Actions">
@@ -134,8 +143,7 @@ function More(props: { open: OpenRun; run: Run; ask: (act: Act) => void }) {
           {item("Download (JSON Lines)", () => void download(open, "jsonl"))}
           {item("Download (reel)", () => void download(open, "reel"))}
           {item("Copy id", () => void copy(run.id, "the id"))}
-          {item("Copy as CLI: show", () => void copy(`logreel show ${run.id}`, "the command line"))}
-          {item("Copy as CLI: log", () => void copy(`logreel log ${run.id} --follow`, "the command line"))}
+          {item("Copy as CLI or curl…", () => props.ask({ verb: "copy" }))}
         </div>
       )}
     </div>
@@ -171,9 +179,13 @@ export function Asking() {
     asking.value = null;
   };
   const done = async (command: commands.Command, key: string, said: string): Promise<void> => {
-    await perform(command, key);
-    toast("good", said);
-    await now.open.snapshot();
+    try {
+      await perform(command, key);
+      toast("good", said);
+    } finally {
+      // When it was refused, the page shows how the run stands by now.
+      await now.open.snapshot();
+    }
   };
   const props = { run, open: now.open, close, done };
   switch (now.act.verb) {
@@ -185,12 +197,18 @@ export function Asking() {
       return <SayAsk {...props} />;
     case "budget":
       return <BudgetAsk {...props} />;
+    case "copy":
+      return <CopyList {...props} />;
+    case "answer":
+      return <AnswerAsk {...props} wait={now.act.wait} said={now.act.said} />;
+    case "resolve":
+      return <ResolveAsk {...props} wait={now.act.wait} became={now.act.became} />;
     case "fork":
       return <ForkAsk {...props} at={now.act.at} />;
   }
 }
 
-interface AskProps {
+export interface AskProps {
   run: Run;
   open: Actable;
   close: () => void;
@@ -201,7 +219,7 @@ function CancelAsk(props: AskProps) {
   const [reason, setReason] = useState("");
   return (
     <Ask
-      title={`Cancel ${props.run.agent}?`}
+      title={`Cancel ${oneLine(props.run.agent, 60)}?`}
       verb="Cancel the run"
       danger
       command={() => commands.cancel(props.run.id, reason)}
@@ -221,18 +239,35 @@ function CancelAsk(props: AskProps) {
 }
 
 function RetryAsk(props: AskProps) {
+  const { run, open } = props;
+  const at = open.log === undefined ? 1 : lastForkable(open.log, run);
+  const again = useAgain(props, at, false);
   return (
     <Ask
       title="Retry as a new run?"
       verb="Retry"
       keep="Close"
-      command={() => commands.retry(props.run.id)}
+      danger={again.writes}
+      command={() => (again.known ? commands.retry(run.id) : null)}
       send={async (command, key) => opened(await perform(command, key), "Retried as")}
       onClose={props.close}
     >
       <p>What finished is kept and not done again; what failed or was open starts again.</p>
+      {again.list}
     </Ask>
   );
+}
+
+/** What a copy would write again: known once the log is read. */
+function useAgain(props: AskProps, at: number, anew: boolean) {
+  const log = props.open.log;
+  void log?.version.value;
+  if (log === undefined || log.model.seq < props.run.event_count)
+    return { known: false, writes: false, list: <p class="dim">Reading the log, to tell what would be written again…</p> };
+  const outlook = log.model.writes.outlook(at, anew);
+  const { again, open, forgotten, children } = outlook;
+  const writes = again.length + open.length + forgotten.length + children.length > 0;
+  return { known: true, writes, list: <Again outlook={outlook} at={at} /> };
 }
 
 const opened = (run: Run, said: string): void => {
@@ -305,19 +340,22 @@ function ForkAsk(props: AskProps & { at: number }) {
   const [input, setInput] = useState("");
   const [model, setModel] = useState("");
   const [message, setMessage] = useState("");
-  const again = open.model.writes.filter((write) => write.seq > at);
-  const valid = Number.isInteger(at) && at >= 1;
+  const most = open.log === undefined ? 1 : lastForkable(open.log, run);
+  const valid = Number.isInteger(at) && at >= 1 && at <= most;
   const changes = {
     ...(input === "" ? {} : { input: readInput(input) }),
     ...(model === "" ? {} : { model }),
     ...(message === "" ? {} : { message }),
   };
+  const isOther = changes.input !== undefined && JSON.stringify(changes.input) !== JSON.stringify(run.input);
+  const again = useAgain(props, valid ? at : most, isOther && run.kind === "agent");
   return (
     <Ask
       title="Fork into a new run"
       verb="Fork"
       keep="Close"
-      command={() => (valid ? commands.fork(run.id, at, changes) : null)}
+      danger={again.writes}
+      command={() => (valid && again.known ? commands.fork(run.id, at, changes) : null)}
       send={async (command, key) => opened(await perform(command, key), "Forked as")}
       onClose={props.close}
     >
@@ -325,8 +363,8 @@ function ForkAsk(props: AskProps & { at: number }) {
         The new run shares the log up to this event and goes on from there. This run stays as it is.
       </p>
       <label>
-        At event
-        <input type="number" min="1" value={at} autoFocus onInput={(event) => setAt(Number(event.currentTarget.value))} />
+        At event <span class="dim">(1 to {most})</span>
+        <input type="number" min="1" max={most} value={at} autoFocus onInput={(event) => setAt(Number(event.currentTarget.value))} />
       </label>
       <label>
         Another input <span class="dim">(empty = as it was)</span>
@@ -344,21 +382,37 @@ function ForkAsk(props: AskProps & { at: number }) {
           </label>
         </>
       )}
-      {again.length > 0 && (
-        <div class="warn">
-          <strong>
-            {again.length} {again.length === 1 ? "write" : "writes"} after event {at} may be made again:
-          </strong>
-          <ul>
-            {again.slice(0, 8).map((write) => (
-              <li key={write.seq}>
-                <span class="mono dim">{write.seq}</span> <Line value={write.name} />
-              </li>
-            ))}
-            {again.length > 8 && <li class="dim">and {again.length - 8} more</li>}
-          </ul>
-        </div>
-      )}
+      {again.list}
     </Ask>
+  );
+}
+
+/** What is done without a question, and what only reads, as commands for a shell. */
+function CopyList(props: AskProps) {
+  const { run } = props;
+  const can = commands.possible(run);
+  const [key] = useState(intention);
+  const rows: [string, commands.Command][] = [
+    ["Show it", commands.show(run.id)],
+    ["Follow its events", commands.follow(run.id)],
+    ...(can.pause ? [["Pause", commands.pause(run.id)] as [string, commands.Command]] : []),
+    ...(can.resume ? [["Resume", commands.resume(run.id)] as [string, commands.Command]] : []),
+    ["Download (JSON Lines)", commands.download(run.id, "jsonl")],
+    ["Download (reel)", commands.download(run.id, "reel")],
+  ];
+  return (
+    <Dialog title="Copy as CLI or curl" onClose={props.close}>
+      <dl class="table copies">
+        {rows.map(([name, command]) => (
+          <div key={name}>
+            <dt>{name}</dt>
+            <dd>
+              <CopyAs command={command} commandKey={key} />
+            </dd>
+          </div>
+        ))}
+      </dl>
+      <p class="dim">Whatever asks first can be copied where it asks.</p>
+    </Dialog>
   );
 }

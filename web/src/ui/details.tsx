@@ -62,8 +62,12 @@ export function Details(props: { run: Run }) {
               </>
             )}
           </Fact>
-          <Fact name="Host">{run.provenance.host ?? "–"}</Fact>
-          <Fact name="Logreel">{run.provenance.logreel ?? "–"}</Fact>
+          <Fact name="Host">
+            <Line value={run.provenance.host ?? "–"} />
+          </Fact>
+          <Fact name="Logreel">
+            <Line value={run.provenance.logreel ?? "–"} />
+          </Fact>
           <Fact name="Models">
             {run.provenance.models.length === 0 ? "–" : run.provenance.models.map((model) => <Line key={model} value={model} class="mono block" />)}
           </Fact>

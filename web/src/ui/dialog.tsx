@@ -4,6 +4,7 @@ import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { intention, token } from "../api";
 import { curl, type Command } from "../commands";
+import { Line, Refusal } from "./text";
 import { copy, told } from "./toast";
 
 export function Dialog(props: {
@@ -39,7 +40,9 @@ export function Dialog(props: {
     >
       <div class="dialog-body">
         <header>
-          <h2>{props.title}</h2>
+          <h2>
+            <Line value={props.title} max={120} />
+          </h2>
           {props.stays ? null : (
             <button type="button" class="icon" aria-label="Close" onClick={props.onClose}>
               ×
@@ -68,10 +71,14 @@ interface AskProps {
 
 /** Asks, sends once per intention, and says what was refused and why. */
 export function Ask(props: AskProps) {
-  const [key] = useState(intention);
+  // The same sent again, after a lost connection, has the same key; what was changed meanwhile has another.
+  const [keys] = useState(() => new Map<string, string>());
   const [sending, setSending] = useState(false);
   const [refused, setRefused] = useState<{ title: string; detail: string | null } | null>(null);
   const command = props.command();
+  const what = JSON.stringify([command?.path, command?.body]);
+  const key = keys.get(what) ?? intention();
+  keys.set(what, key);
   const submit = async (event: Event): Promise<void> => {
     event.preventDefault();
     if (command === null || sending) return;
@@ -89,12 +96,7 @@ export function Ask(props: AskProps) {
     <Dialog title={props.title} onClose={props.onClose}>
       <form onSubmit={(event) => void submit(event)}>
         {props.children}
-        {refused !== null && (
-          <div class="refused" role="alert">
-            <strong>{refused.title}</strong>
-            {refused.detail !== null && <div>{refused.detail}</div>}
-          </div>
-        )}
+        {refused !== null && <Refusal {...refused} />}
         <footer>
           {command !== null && <CopyAs command={command} commandKey={key} />}
           <span class="grow" />

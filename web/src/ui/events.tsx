@@ -3,12 +3,14 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { family, summary } from "../model/summary";
 import { count, offset, parseTime } from "../model/time";
+import { oneLine } from "../model/visible";
 import { isTerminal, type Run } from "../model/types";
 import type { OpenRun } from "../open-run";
 import { route, setQuery } from "../route";
 import { LogSearch } from "../search";
 import { useKeys } from "./keys";
 import { Empty } from "./runs";
+import { Line } from "./text";
 import { Virtual } from "./virtual";
 
 const ROW = 26;
@@ -67,7 +69,12 @@ export function Events(props: { open: OpenRun; run: Run; selected: number | null
         <span class="dim nowrap" role="status">
           {seqs === null ? `${count(length)} events` : `${count(size)} of ${count(length)}`}
           {search !== null && search.upTo < length && search.error.value === null && ` · looked at ${count(search.upTo)}`}
-          {search?.error.value !== null && search?.error.value !== undefined && ` · ${search.error.value}`}
+          {search?.error.value !== null && search?.error.value !== undefined && (
+            <>
+              {" · "}
+              <Line value={search.error.value} max={120} />
+            </>
+          )}
         </span>
         <span class="grow" />
         {!ended && (
@@ -130,7 +137,7 @@ function Kinds(props: { open: OpenRun; wanted: ReadonlySet<string> }) {
   };
   return (
     <details class="picker">
-      <summary>{wanted.size === 0 ? "All kinds" : wanted.size === 1 ? [...wanted][0] : `${wanted.size} kinds`}</summary>
+      <summary>{wanted.size === 0 ? "All kinds" : wanted.size === 1 ? <Line value={[...wanted][0] ?? ""} max={60} /> : `${wanted.size} kinds`}</summary>
       <div class="picker-items" role="group" aria-label="Kinds">
         <button type="button" class="link" onClick={() => setQuery({ kinds: null })} disabled={wanted.size === 0}>
           All kinds
@@ -138,7 +145,7 @@ function Kinds(props: { open: OpenRun; wanted: ReadonlySet<string> }) {
         {known.map(({ kind, n }) => (
           <label key={kind}>
             <input type="checkbox" checked={wanted.has(kind)} onChange={() => toggle(kind)} />
-            <span class={`kind ${family(kind)}`}>{kind}</span>
+            <Line value={kind} class={`kind ${family(kind)}`} max={60} />
             <span class="dim num">{count(n)}</span>
           </label>
         ))}
@@ -165,8 +172,11 @@ function EventRow(props: { open: OpenRun; seq: number; selected: boolean; select
     >
       <span role="gridcell" class="num dim mono">{seq}</span>
       <span role="gridcell" class="num dim mono">{time === null || start === null ? "" : offset(time - start)}</span>
-      <span role="gridcell" class={`kind mono ${kind === null ? "" : family(kind)}`}>{kind ?? "…"}</span>
-      <span role="gridcell" class="line" dir="auto">{event === null ? "" : summary(event)}</span>
+      <span role="gridcell" class={`kind mono ${kind === null ? "" : family(kind)}`}>{oneLine(kind ?? "…", 60)}</span>
+      <span role="gridcell" class="line" dir="auto">
+        {event?.late === true && <span class="tag">late</span>}
+        {event === null ? "" : summary(event)}
+      </span>
     </div>
   );
 }

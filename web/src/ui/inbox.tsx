@@ -4,12 +4,23 @@ import { useEffect, useState } from "preact/hooks";
 import { inline } from "../model/summary";
 import { shortId } from "../model/time";
 import { go, runPath } from "../route";
-import { inbox, refreshSoon, waitingKnown } from "../runs-store";
-import { asking } from "./act";
+import type { Run } from "../model/types";
+import { inbox, refreshSoon, waitingKnown, waitingRun } from "../runs-store";
+import type { Actable } from "./act";
 import { useKeys } from "./keys";
 import { Empty } from "./runs";
 import { Line } from "./text";
 import { WaitCard } from "./wait";
+
+/** Asked about as it stands now, which may be answered by someone else meanwhile. */
+const actable = (run: Run): Actable => ({
+  run: {
+    get value() {
+      return waitingRun(run);
+    },
+  },
+  snapshot: () => Promise.resolve(refreshSoon(run.id)),
+});
 
 export function Inbox() {
   const asked = inbox.value;
@@ -21,9 +32,8 @@ export function Inbox() {
   useEffect(() => {
     document.querySelector(".inbox-item.selected")?.scrollIntoView({ block: "nearest" });
   }, [at]);
-  // An answer cannot be taken back: the key finds the button, Enter presses it.
-  const find = (button: string): void =>
-    document.querySelector<HTMLButtonElement>(`.inbox-item.selected ${button}`)?.focus();
+  const press = (button: string): void =>
+    document.querySelector<HTMLButtonElement>(`.inbox-item.selected ${button}`)?.click();
   useKeys({
     j: () => setSelected(Math.min(asked.length - 1, at + 1)),
     k: () => setSelected(Math.max(0, at - 1)),
@@ -31,8 +41,8 @@ export function Inbox() {
       const it = asked[at];
       if (it !== undefined) go(runPath(it.run.id));
     },
-    a: () => find(".approve"),
-    d: () => find(".deny"),
+    a: () => press(".approve"),
+    d: () => press(".deny"),
     Escape: () => go("#/runs"),
   });
   if (!waitingKnown.value) return <main class="inbox"><div class="loading" aria-busy="true" /></main>;
@@ -56,15 +66,7 @@ export function Inbox() {
               <span class="mono dim">{shortId(run.id)}</span>
               <Line value={inline(run.input)} class="dim" />
             </a>
-            <WaitCard
-              run={run}
-              wait={wait}
-              onDone={() => refreshSoon(run.id)}
-              onBudget={() => {
-                const snapshot = (): Promise<void> => Promise.resolve(refreshSoon(run.id));
-                asking.value = { open: { run: { value: run }, snapshot, model: { writes: [] } }, act: { verb: "budget" } };
-              }}
-            />
+            <WaitCard open={actable(run)} run={run} wait={wait} />
           </article>
         ))}
         {asked.length > 200 && <p class="dim">and {asked.length - 200} more</p>}

@@ -6,7 +6,8 @@ import { offset, parseTime, shortDigest, shortId } from "../model/time";
 import type { Json, Run } from "../model/types";
 import type { OpenRun } from "../open-run";
 import { runPath } from "../route";
-import { asking } from "./act";
+import { acting, asking } from "./act";
+import { CopyAs } from "./dialog";
 import { Tree } from "./json";
 import { Line } from "./text";
 import { copy } from "./toast";
@@ -23,7 +24,7 @@ export function Inspector(props: { open: OpenRun; run: Run; seq: number; select:
     <aside class="inspector" aria-label={`Event ${seq}`}>
       <header>
         <span class="mono dim">{seq}</span>
-        <strong class="mono">{event?.kind ?? open.model.kindOf(seq) ?? "…"}</strong>
+        <Line value={event?.kind ?? open.model.kindOf(seq) ?? "…"} class="mono strong" max={80} />
         {event?.late === true && <span class="tag">late</span>}
         <span class="grow" />
         <button type="button" class="icon" aria-label="Previous event" disabled={seq <= 1} onClick={() => select(seq - 1)}>
@@ -77,7 +78,7 @@ export function Inspector(props: { open: OpenRun; run: Run; seq: number; select:
                 type="button"
                 class="small"
                 onClick={() => {
-                  asking.value = { open, act: { verb: "fork", at: seq } };
+                  asking.value = { open: acting(open), act: { verb: "fork", at: seq } };
                 }}
               >
                 Fork from here
@@ -86,9 +87,7 @@ export function Inspector(props: { open: OpenRun; run: Run; seq: number; select:
             <button type="button" class="small quiet" onClick={() => void copy(JSON.stringify(event, null, 2), "the event")}>
               Copy JSON
             </button>
-            <button type="button" class="small quiet" onClick={() => void copy(`logreel show ${run.id} --at ${seq}`, "the command line")}>
-              Copy as CLI
-            </button>
+            <CopyAs command={commands.showAt(run.id, seq)} commandKey="" />
           </footer>
         </div>
       )}

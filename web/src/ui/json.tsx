@@ -6,7 +6,7 @@ import { asBlobRef, type BlobRef, type Json } from "../model/types";
 import { pointerPart } from "../model/patch";
 import { bytes } from "../model/time";
 import { oneLine } from "../model/visible";
-import { Pieces, Text } from "./text";
+import { Line, Pieces, Text } from "./text";
 
 const OPEN_DEPTH = 2;
 const MEMBERS_FIRST = 100;
@@ -134,7 +134,7 @@ export function Blob(props: { reference: BlobRef }) {
         {state === "loading" ? "Loading…" : `Show ${bytes(reference.bytes)}`}
       </button>{" "}
       <span class="dim mono">{oneLine(reference.media_type, 60)}</span>
-      {state !== null && state !== "loading" && <span class="bad"> {state.error}</span>}
+      {state !== null && state !== "loading" && <span class="bad"> <Line value={state.error} /></span>}
     </span>
   );
 }

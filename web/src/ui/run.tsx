@@ -4,11 +4,12 @@ import { useEffect, useState } from "preact/hooks";
 import * as commands from "../commands";
 import { isTerminal, needsPerson, type Run } from "../model/types";
 import { inline } from "../model/summary";
+import { oneLine } from "../model/visible";
 import { count, duration, money, parseTime, shortId } from "../model/time";
 import { OpenRun } from "../open-run";
 import { go, route, runPath, setQuery, TABS, type Tab } from "../route";
 import { serverNow } from "../world";
-import { Actions, asking, lastForkable, performNow, type Act } from "./act";
+import { acting, Actions, asking, lastForkable, performNow, type Act } from "./act";
 import { Details } from "./details";
 import { Events } from "./events";
 import { Inspector } from "./inspector";
@@ -30,8 +31,6 @@ export function RunPage(props: { id: string }) {
   useEffect(() => {
     const fresh = new OpenRun(props.id);
     setOpen(fresh);
-    // Tests compare what was taken with the log.
-    (window as { logreel?: OpenRun }).logreel = fresh;
     return () => {
       fresh.stop();
       runLink.value = null;
@@ -63,7 +62,7 @@ function Opened(props: { open: OpenRun }) {
     runLink.value = link;
   }, [link]);
   useEffect(() => {
-    if (run !== null) document.title = `${run.agent} ${shortId(run.id)} · ${run.status} · Logreel`;
+    if (run !== null) document.title = `${oneLine(run.agent, 60)} ${shortId(run.id)} · ${run.status} · Logreel`;
   }, [run?.status, run?.agent]);
   useEffect(() => {
     // Named by a short id or `@last`: the address gets the whole one.
@@ -129,10 +128,9 @@ function useRunKeys(
 ): void {
   const can = run === null ? null : commands.possible(run);
   const ask = (act: Act): void => {
-    asking.value = { open, act };
+    asking.value = { open: acting(open), act };
   };
-  // An answer cannot be taken back: the key finds the button, Enter presses it.
-  const find = (button: string): void => document.querySelector<HTMLButtonElement>(`.wait-card ${button}`)?.focus();
+  const press = (button: string): void => document.querySelector<HTMLButtonElement>(`.wait-card ${button}`)?.click();
   useKeys({
     ...Object.fromEntries(TABS.map((tab, i) => [String(i + 1), () => show(tab)])),
     Escape: () => (selected === null ? go("#/runs") : select(null)),
@@ -150,8 +148,8 @@ function useRunKeys(
     f: () => {
       if (run !== null && can?.fork) ask({ verb: "fork", at: selected ?? lastForkable(open, run) });
     },
-    a: () => find(".approve"),
-    d: () => find(".deny"),
+    a: () => press(".approve"),
+    d: () => press(".deny"),
   });
 }
 
@@ -195,6 +193,12 @@ function Header(props: { open: OpenRun; run: Run }) {
           <strong>This run is not in the store any more.</strong> {link.why} What you see is what was read before.
         </div>
       )}
+      {open.isAnother.value && (
+        <div class="banner" role="alert">
+          <strong>The log of this run is not the one that was shown before.</strong> The server has another store, or an older
+          copy of it; everything was read again.
+        </div>
+      )}
       {run.erased && (
         <div class="banner" role="alert">
           <strong>This run was erased.</strong> Its headers and its chain are kept; what it held is gone.
@@ -234,8 +238,15 @@ function Header(props: { open: OpenRun; run: Run }) {
       <Budgets run={run} />
       {run.error !== null && (
         <div class="result bad">
-          <strong>{run.error.kind.replace(/_/g, " ")}</strong>
-          {run.error.step !== null && <span class="mono dim"> in {run.error.step}</span>}
+          <div class="result-head">
+            <Line value={run.error.kind.replace(/_/g, " ")} class="strong" max={120} />
+            {run.error.step !== null && (
+              <>
+                <span class="dim">in</span>
+                <Line value={run.error.step} class="mono dim" max={160} />
+              </>
+            )}
+          </div>
           <Text value={run.error.message} lines={6} />
         </div>
       )}
@@ -250,16 +261,9 @@ function Header(props: { open: OpenRun; run: Run }) {
           <Value value={run.output} lines={4} />
         </div>
       )}
+      <LateFacts open={open} />
       {asked.map((wait) => (
-        <WaitCard
-          key={wait.id}
-          run={run}
-          wait={wait}
-          onDone={() => void open.snapshot()}
-          onBudget={() => {
-            asking.value = { open, act: { verb: "budget" } };
-          }}
-        />
+        <WaitCard key={wait.id} open={acting(open)} run={run} wait={wait} />
       ))}
       {others.length > 0 && (
         <div class="dim waits-line">
@@ -275,6 +279,19 @@ function Header(props: { open: OpenRun; run: Run }) {
         </div>
       )}
     </header>
+  );
+}
+
+/** They change nothing of how it ended. */
+function LateFacts(props: { open: OpenRun }) {
+  const { open } = props;
+  void open.version.value;
+  const { late, lateFrom } = open.model;
+  if (late === 0) return null;
+  return (
+    <div class="dim waits-line late-facts">
+      <a href={`${runPath(open.id, "events")}?seq=${lateFrom}`}>{late === 1 ? "One fact" : `${late} facts`}</a> came after the end.
+    </div>
   );
 }
 
@@ -335,7 +352,7 @@ function Facts(props: { run: Run }) {
         <div>
           <dt>Git</dt>
           <dd class="mono" title={run.git.commit}>
-            {run.git.commit.slice(0, 8)}
+            {oneLine(run.git.commit, 8).replace("…", "")}
             {run.git.dirty && <span class="dim"> dirty</span>}
           </dd>
         </div>

@@ -10,7 +10,7 @@ import { currentList, RunList } from "../runs-store";
 import { serverNow } from "../world";
 import { useKeys } from "./keys";
 import { Status, tookMs } from "./status";
-import { Line } from "./text";
+import { Line, Text } from "./text";
 import { Virtual } from "./virtual";
 
 const ROW = 52;
@@ -163,7 +163,9 @@ export function Empty(props: { title: string; detail: string }) {
   return (
     <div class="empty">
       <strong>{props.title}</strong>
-      <span class="dim">{props.detail}</span>
+      <span class="dim">
+        <Text value={props.detail} lines={6} />
+      </span>
     </div>
   );
 }

@@ -114,7 +114,7 @@ const KEYS: [string, string][] = [
   ["n", "new run"],
   ["1 … 6", "timeline, transcript, events, state, steps, details"],
   ["+ − 0", "zoom the timeline, fit it"],
-  ["a d", "to Approve, to Deny; Enter answers"],
+  ["a d", "approve, deny; asks first"],
   ["c", "cancel the run"],
   ["p", "pause or resume the run"],
   ["s", "say something to the agent"],

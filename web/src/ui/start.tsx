@@ -3,12 +3,14 @@
 import { signal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
 import { getJson } from "../api";
-import { quote, type Command } from "../commands";
+import type { Command } from "../commands";
 import type { Json } from "../model/types";
 import { shortId } from "../model/time";
+import { oneLine } from "../model/visible";
 import { go, runPath } from "../route";
 import { perform, readInput } from "./act";
 import { Ask } from "./dialog";
+import { Refusal } from "./text";
 import { toast } from "./toast";
 
 export const starting = signal(false);
@@ -63,12 +65,8 @@ function Start() {
     if (input !== "") body.input = readInput(input);
     if (session !== "") body.session = session;
     if (labels !== "") body.labels = readLabels(labels);
-    const flags = [
-      ...(input === "" ? [] : [quote(input)]),
-      ...(session === "" ? [] : ["--session", quote(session)]),
-      ...Object.entries(readLabels(labels)).flatMap(([key, value]) => ["--label", quote(`${key}=${value}`)]),
-    ];
-    return { path: "runs", body, cli: ["logreel run", quote(name), ...flags].join(" ") };
+    // A command line names a file, and which one this name stands for only the server knows.
+    return { path: "runs", body, cli: null };
   };
   const broken = specs?.find((spec) => spec.name === name)?.error ?? null;
   return (
@@ -84,7 +82,7 @@ function Start() {
       }}
       onClose={close}
     >
-      {problem !== null && <div class="refused">{problem}</div>}
+      {problem !== null && <Refusal title={problem} detail={null} />}
       {specs !== null && specs.length === 0 && (
         <p>
           This server knows no specs. Start it with <code>logreel serve --specs FOLDER</code> to start runs from here.
@@ -95,12 +93,12 @@ function Start() {
         <select value={name} autoFocus onChange={(event) => setName(event.currentTarget.value)} disabled={specs === null}>
           {specs?.map((spec) => (
             <option key={spec.name} value={spec.name}>
-              {spec.kind === null ? spec.name : `${spec.name} (${spec.kind})`}
+              {oneLine(spec.kind === null ? spec.name : `${spec.name} (${spec.kind})`, 100)}
             </option>
           ))}
         </select>
       </label>
-      {broken !== null && <div class="refused">{broken}</div>}
+      {broken !== null && <Refusal title={broken} detail={null} />}
       <label>
         Input <span class="dim">(JSON when it is an object or a list, else text)</span>
         <textarea rows={4} value={input} onInput={(event) => setInput(event.currentTarget.value)} />

@@ -9,7 +9,7 @@ import type { OpenRun } from "../open-run";
 import { Tree, Value } from "./json";
 import { useKeys } from "./keys";
 import { Empty } from "./runs";
-import { Line } from "./text";
+import { Line, Text } from "./text";
 
 interface Shown {
   index: number;
@@ -92,10 +92,12 @@ export function State(props: { open: OpenRun; run: Run; selected: number | null;
       </div>
       {documents.broken !== null && (
         <div class="banner bad">
-          Event {documents.broken.seq} could not be applied ({documents.broken.why}); the document is as it was before it.
+          Event {documents.broken.seq} could not be applied (<Line value={documents.broken.why} />); the document is as it was before it.
         </div>
       )}
-      {problem !== null && <div class="banner bad">{problem}</div>}
+      {problem !== null && <div class="banner bad">
+          <Text value={problem} lines={6} />
+        </div>}
       {shown !== null && (
         <div class="state-panes">
           <section aria-label="Document" class="tree mono state-tree">

@@ -2,6 +2,7 @@
 
 import { signal } from "@preact/signals";
 import { Problem } from "../api";
+import { Text } from "./text";
 
 interface Toast {
   id: number;
@@ -44,8 +45,14 @@ export function Toasts() {
       {toasts.value.map((it) => (
         <div key={it.id} class={`toast ${it.tone}`}>
           <div>
-            <strong>{it.title}</strong>
-            {it.detail !== null && <div class="dim">{it.detail}</div>}
+            <strong>
+              <Text value={it.title} lines={4} />
+            </strong>
+            {it.detail !== null && (
+              <div class="dim">
+                <Text value={it.detail} lines={6} />
+              </div>
+            )}
           </div>
           <button type="button" class="icon" aria-label="Dismiss" onClick={() => dismiss(it.id)}>
             ×
@@ -59,9 +66,21 @@ export function Toasts() {
 export async function copy(text: string, what: string): Promise<void> {
   try {
     await navigator.clipboard.writeText(text);
-    toast("good", `Copied ${what}`);
   } catch {
-    // Without permission, or not on a secure origin: let the person do it.
-    toast("bad", "The browser does not let the page copy", text);
+    // Without permission, or not on a secure origin.
+    if (!copyOldWay(text)) return toast("bad", "The browser does not let the page copy", text);
   }
+  toast("good", `Copied ${what}`);
+}
+
+function copyOldWay(text: string): boolean {
+  const box = document.createElement("textarea");
+  box.value = text;
+  box.className = "sr-only";
+  // A dialog that is open lets nothing outside of it have the selection.
+  (document.querySelector("dialog[open]") ?? document.body).append(box);
+  box.select();
+  const copied = document.execCommand("copy");
+  box.remove();
+  return copied;
 }

@@ -3,7 +3,7 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { getBlob, Problem } from "../api";
-import { callsOf, inline, wordsOf } from "../model/summary";
+import { callsOf, inline, summary, wordsOf } from "../model/summary";
 import { duration, shortId } from "../model/time";
 import type { Item, Outcome } from "../model/transcript";
 import type { Json, LogEvent, Run } from "../model/types";
@@ -110,7 +110,7 @@ function ItemView(props: ItemProps) {
       const error = body(open.cache.peek(item.seq)?.body?.error);
       return (
         <div class="t-line bad" onClick={() => select(item.seq)}>
-          ✗ the model call failed: {text(error.kind)} <Line value={text(error.message)} />
+          ✗ the model call failed: <Line value={`${text(error.kind)}: ${text(error.message)}`} class="grow" />
         </div>
       );
     }
@@ -120,6 +120,16 @@ function ItemView(props: ItemProps) {
       return <Mark item={item} open={open} select={select} />;
     case "end":
       return <End item={item} open={open} run={props.run} />;
+    case "late": {
+      const event = open.cache.peek(item.seq);
+      return (
+        <div class="t-line late" onClick={() => select(item.seq)}>
+          <span class="tag">late</span>
+          <Line value={open.model.kindOf(item.seq) ?? ""} class="mono" max={60} />
+          <Line value={event === null ? "" : summary(event)} class="dim grow" />
+        </div>
+      );
+    }
   }
 }
 
@@ -142,6 +152,9 @@ function Who(props: { name: string; note?: string; seq: number; select: (seq: nu
 
 const ROLES: { [role: string]: string } = { user: "User", assistant: "Assistant", tool: "Tools", system: "System" };
 
+/** A role of a newer build, or of someone who plays with us, is not a class. */
+const roleClass = (role: string): string => (role in ROLES ? role : "other");
+
 function Message(props: { item: Extract<Item, { type: "message" }>; open: OpenRun; select: (seq: number) => void }) {
   const { item, open } = props;
   const event = open.cache.peek(item.seq);
@@ -149,7 +162,7 @@ function Message(props: { item: Extract<Item, { type: "message" }>; open: OpenRu
   const name = ROLES[item.role] ?? item.role;
   if (message === null) {
     return (
-      <article class={`said ${item.role}`}>
+      <article class={`said ${roleClass(item.role)}`}>
         <Who name={name} note={item.label} seq={item.seq} select={props.select} />
         <div class="skeleton" aria-busy="true" />
       </article>
@@ -159,7 +172,7 @@ function Message(props: { item: Extract<Item, { type: "message" }>; open: OpenRu
   const calls = callsOf(message);
   if (words === "" && calls.length > 0 && item.role === "assistant") return null;
   return (
-    <article class={`said ${item.role}`}>
+    <article class={`said ${roleClass(item.role)}`}>
       <Who name={name} note={item.label} seq={item.seq} select={props.select} />
       {words === "" ? <span class="dim">{message === "" ? "not to be read any more" : "no words"}</span> : <Text value={words} lines={40} />}
     </article>
@@ -278,7 +291,7 @@ function ToolBody(props: { item: Extract<Item, { type: "tool" }>; open: OpenRun;
           </h3>
           {ended.kind === "tool.failed" ? (
             <div class="bad">
-              {text(error.kind)}: <Text value={text(error.message)} mono />
+              <Line value={text(error.kind)} class="strong" max={120} /> <Text value={text(error.message)} mono />
             </div>
           ) : (
             <Value value={ended.body?.output ?? ended.body?.resolution ?? ended.body?.reason ?? null} mono />
@@ -319,7 +332,7 @@ function Step(props: { item: Extract<Item, { type: "step" }>; open: OpenRun; sel
           </button>
           {ended?.kind === "step.failed" ? (
             <div class="bad">
-              {text(error.kind)}: <Text value={text(error.message)} mono />
+              <Line value={text(error.kind)} class="strong" max={120} /> <Text value={text(error.message)} mono />
             </div>
           ) : (
             <Value value={ended?.body?.output ?? ended?.body?.reason ?? null} mono />
@@ -339,10 +352,10 @@ function Waited(props: { item: Extract<Item, { type: "wait" }>; open: OpenRun; s
   return (
     <div class="t-line waited">
       <Sign state={item.ended === 0 ? "waiting" : ended?.body?.approved === false ? "denied" : "ok"} />
-      <span class="strong">{item.kind.replace("_", " ")}</span> <Line value={asked} class="grow" />
+      <Line value={item.kind.replace("_", " ")} class="strong" max={40} /> <Line value={asked} class="grow" />
       {ended !== null && (
         <span class="dim nowrap">
-          {said}
+          <Line value={said} max={40} />
           {text(ended.body?.by) !== "" && (
             <>
               {" by "}
@@ -365,7 +378,7 @@ function Output(props: { item: Extract<Item, { type: "output" }>; open: OpenRun 
     return event === null ? "" : typeof event.body?.text === "string" ? event.body.text : "[bytes that are no text]";
   });
   return (
-    <article class={`said output ${item.stream}`}>
+    <article class={`said output ${item.stream === "stderr" ? "stderr" : "stdout"}`}>
       <Text value={pieces.join("")} mono />
     </article>
   );
@@ -378,7 +391,7 @@ function Mark(props: { item: Extract<Item, { type: "mark" }>; open: OpenRun; sel
   return (
     <div class="t-mark">
       <button type="button" class="plain dim" onClick={() => props.select(item.seq)}>
-        {told === "" ? item.what : told}
+        <Line value={told === "" ? item.what : told} />
       </button>
     </div>
   );

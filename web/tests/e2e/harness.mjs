@@ -115,11 +115,36 @@ export class Place {
   }
 }
 
+/** What the page put on the clipboard. */
+export const copied = (page) => page.evaluate(() => navigator.clipboard.readText());
+
+/** Text that a page must not show as it is. */
+export const HIDDEN_SOURCE =
+  "[\\u0000-\\u0008\\u000B-\\u001F\\u007F-\\u009F\\u00AD\\u061C\\u200B-\\u200F\\u2028-\\u202E\\u2060-\\u206F\\uFEFF]";
+
+/** Every text, title and label of the page that holds something that cannot be seen. */
+export const hiding = (page) =>
+  page.evaluate((source) => {
+    const hidden = new RegExp(source, "u");
+    const found = hidden.test(document.title) ? [`title: ${document.title}`] : [];
+    const walker = document.createTreeWalker(document.documentElement, NodeFilter.SHOW_TEXT | NodeFilter.SHOW_ELEMENT);
+    while (walker.nextNode()) {
+      const node = walker.currentNode;
+      if (node.nodeType === Node.TEXT_NODE) {
+        if (hidden.test(node.data)) found.push(`${node.parentElement.className}: ${node.data.slice(0, 80)}`);
+      } else
+        for (const { name, value } of node.attributes)
+          if (!name.startsWith("data-") && name !== "href" && name !== "value" && hidden.test(value)) found.push(`${name}: ${value.slice(0, 80)}`);
+    }
+    return found;
+  }, HIDDEN_SOURCE);
+
 /** A page of which every error is a failure of the test. */
-export async function open(browser, place, hash = "", options = {}) {
-  const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, ...options });
+export async function open(browser, place, hash = "", { clock, ...options } = {}) {
+  const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, permissions: ["clipboard-read", "clipboard-write"], ...options });
   const page = await context.newPage();
   page.problems = [];
+  if (clock) await page.clock.install();
   page.on("pageerror", (error) => page.problems.push(`page error: ${error.message}`));
   page.on("console", (message) => {
     // That the server is away or refuses is part of the tests; the browser says so by itself.
@@ -147,13 +172,41 @@ async function fromFolder(page, place, folder) {
   );
 }
 
-/** What the page has taken of the open run's log: seq and kind of every event, in order. */
-export const taken = (page) =>
-  page.evaluate(() => {
-    const { model, follower } = window.logreel;
-    const kinds = [];
-    for (let seq = 1; seq <= model.seq; seq += 1) kinds.push(model.kindOf(seq));
-    return { kinds, doubled: follower.doubled, gaps: follower.gaps };
+/** What the page shows of the open run's log, read as a person reads it: the list of events, from its first
+ * row to its last. */
+export async function shown(page) {
+  await page.getByRole("tab", { name: "Events" }).click();
+  await page.locator(".event-list").waitFor();
+  return page.evaluate(async () => {
+    const list = document.querySelector(".event-list");
+    const frame = () => new Promise((resolve) => requestAnimationFrame(resolve));
+    const rows = new Map();
+    for (let top = 0; ; top += list.clientHeight) {
+      list.scrollTop = top;
+      await frame();
+      await frame();
+      for (const row of list.querySelectorAll(".event-row")) {
+        const { seq } = row.dataset;
+        const told = `${seq} ${row.querySelector(".kind").textContent}`;
+        if (rows.has(seq) && rows.get(seq) !== told) throw new Error(`${seq} is shown as ${rows.get(seq)} and as ${told}`);
+        rows.set(seq, told);
+      }
+      if (list.querySelectorAll(".event-row").length !== new Set([...list.querySelectorAll(".event-row")].map((row) => row.dataset.seq)).size)
+        throw new Error("an event is shown twice");
+      if (top + list.clientHeight >= list.scrollHeight) break;
+    }
+    return [...rows.values()];
   });
+}
+
+/** Waits until the page says that the log has so many events. */
+export const counts = (page, length) => page.locator("#tab-events .tab-count", { hasText: new RegExp(`^${length}$`) }).waitFor();
+
+/** Waits until the page shows this event, or a later one, at the end of its list. */
+export const reaches = (page, seq) =>
+  page.waitForFunction((seq) => {
+    const rows = [...document.querySelectorAll(".event-row")];
+    return rows.some((row) => Number(row.dataset.seq) >= seq);
+  }, seq);
 
 export const status = (page, word) => page.locator(".run-title .status", { hasText: word }).waitFor();

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import http from "node:http";
 import { after, before, test } from "node:test";
-import { launch, open, Place, status, stopAll, taken } from "./harness.mjs";
+import { counts, hiding, launch, open, Place, reaches, shown, status, stopAll } from "./harness.mjs";
 import { AGENT, APPROVAL, HOSTILE, LONG, STEADY, writeAll } from "./specs.mjs";
 
 let browser;
@@ -23,12 +23,32 @@ after(async () => {
 
 const runOf = (page) => page.evaluate(() => decodeURIComponent(location.hash.split("/")[2].split("?")[0]));
 
+/** A run that this program drives itself, over HTTP. */
+async function drive(spec, more = {}) {
+  const { body: begun } = await place.api("runs", {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify({ spec, driver: "external", ...more }),
+  });
+  assert.ok(begun.run !== undefined, JSON.stringify(begun));
+  const id = begun.run.id;
+  const record = async (...events) => {
+    const { event_count: seq, head_digest: digest } = (await place.api(`runs/${id}`)).body;
+    const { status, body } = await place.api(`runs/${id}/events`, {
+      method: "POST",
+      headers: { "Content-Type": "application/json", "Logreel-Lease": begun.lease.secret },
+      body: JSON.stringify({ epoch: begun.lease.epoch, expect: { seq, digest }, append_id: String(seq), events }),
+    });
+    assert.ok(status < 300, JSON.stringify(body));
+  };
+  return { id, record };
+}
+
 /** The page has every event of the log once, in order, and had no error. */
 async function agrees(page, run) {
-  const log = place.log(run).map((event) => event.kind);
-  await page.waitForFunction((length) => window.logreel.model.seq >= length, log.length);
-  const { kinds } = await taken(page);
-  assert.deepEqual(kinds, log);
+  const log = place.log(run).map((event) => `${event.seq} ${event.kind}`);
+  await counts(page, log.length);
+  assert.deepEqual(await shown(page), log);
   assert.deepEqual(page.problems, []);
 }
 
@@ -51,13 +71,18 @@ test("start from the page, watch it speak, approve, and see its end", async () =
   const card = page.locator(".wait-card");
   assert.match(await card.innerText(), /fs\.write/);
   await card.getByRole("button", { name: "Approve" }).click();
+  const question = page.locator("dialog[open]");
+  await question.getByText("This cannot be undone").waitFor();
+  assert.match(await question.innerText(), /note\.txt/);
+  assert.equal(place.show(await runOf(page)).status, "waiting", "it asks first");
+  await question.getByRole("button", { name: "Approve" }).click();
   await status(page, "completed");
   await page.locator(".said.assistant", { hasText: "the note says kept" }).waitFor();
   await page.locator(".budget", { hasText: "tokens" }).waitFor();
   const run = await runOf(page);
+  assert.equal(await live.count(), 0, "nothing provisional is left");
   await agrees(page, run);
   assert.equal(place.show(run).status, "completed");
-  assert.equal(await live.count(), 0, "nothing provisional is left");
   await page.getByRole("tab", { name: "Timeline" }).click();
   for (const name of ["executing", "turn 1", "fs.read", "fs.write"]) await page.locator(".wf-row", { hasText: name }).first().waitFor();
   await page.context().close();
@@ -77,18 +102,25 @@ test("the list is live, and the inbox answers; the second of two people is told 
   // The second one does not hear of anything any more, and then says no to what was approved.
   await second.route("**/v1/events", (route) => route.abort());
   await second.route("**/v1/runs?*", (route) => route.abort());
-  await item(first).getByLabel("Reason").fill("looks right");
-  await first.keyboard.press("Escape");
+  const third = await open(browser, place, `#/run/${run}`);
+  await third.locator(".wait-card").getByRole("button", { name: "Deny" }).click();
   await first.keyboard.press("a");
+  await first.locator("dialog[open]").getByText("This cannot be undone").waitFor();
   assert.equal(place.show(run).status, "waiting", "the key alone answers nothing");
+  await first.keyboard.type("looks right");
   await first.keyboard.press("Enter");
   await item(first).waitFor({ state: "detached" });
+  // Who hears of it while being asked is told so at once; who does not, when the server refuses.
+  await third.locator("dialog[open]").getByText("This is not waited for any more").waitFor();
+  await third.locator("dialog[open]").getByRole("button", { name: "Deny" }).click();
+  await third.locator("dialog[open]").getByRole("alert").filter({ hasText: "Refused (" }).waitFor();
   await item(second).getByRole("button", { name: "Deny" }).click();
-  await item(second).getByRole("alert").filter({ hasText: "Refused" }).waitFor();
+  await second.locator("dialog[open]").getByRole("button", { name: "Deny" }).click();
+  await second.locator("dialog[open]").getByRole("alert").filter({ hasText: "Refused" }).waitFor();
   await row.filter({ hasText: "completed" }).waitFor();
   const ended = place.log(run).filter((event) => event.kind === "wait.ended");
   assert.deepEqual(ended.map((event) => [event.body.approved, event.body.reason]), [[true, "looks right"]]);
-  for (const page of [list, first, second]) {
+  for (const page of [list, first, second, third]) {
     assert.deepEqual(page.problems, []);
     await page.context().close();
   }
@@ -117,13 +149,13 @@ test("the server is killed in the middle of a stream: no event is lost or double
   const run = await place.start("steady");
   const page = await open(browser, place, `#/run/${run}/events`);
   await page.evaluate(() => (window.sameDocument = true));
-  await page.waitForFunction(() => window.logreel.model.seq > 12);
+  await reaches(page, 13);
   for (let kills = 0; kills < 2; kills += 1) {
     await place.kill();
     await page.getByText("reconnecting…").waitFor();
-    const before = await page.evaluate(() => window.logreel.model.seq);
+    const before = Number(await page.locator(".event-row").last().getAttribute("data-seq"));
     await place.serve();
-    await page.waitForFunction((seq) => window.logreel.model.seq > seq + 5, before);
+    await reaches(page, before + 6);
     await page.getByText("reconnecting…").waitFor({ state: "detached" });
   }
   await status(page, "completed");
@@ -187,11 +219,9 @@ test("a run that is erased or pruned while it is open says so", async () => {
   await place.api(`runs/${run}/cancel`, { method: "POST" });
   await status(page, "cancelled");
   place.cli("erase", run);
-  await page.evaluate(() => window.logreel.snapshot());
   await page.getByText("This run was erased.").waitFor();
   await page.locator(".event-row", { hasText: "erased" }).first().waitFor();
   place.cli("prune", "--older-than", "0s", "--status", "cancelled");
-  await page.evaluate(() => window.logreel.snapshot());
   await page.getByText("This run is not in the store any more.").waitFor();
   assert.deepEqual(page.problems, []);
   await page.context().close();
@@ -244,23 +274,153 @@ test("a page of another origin can neither read nor act, nor can a foreign name"
   await page.close();
 });
 
+test("names, errors and refusals are hostile too: what cannot be seen is named wherever it stands", async () => {
+  // Names may hold no control characters; the server sees to that.
+  const bidi = "ev\u202Eil\u200B\u2066";
+  const evil = `${bidi}\u0007`;
+  const long = "w".repeat(50_000);
+  const run = await drive({ name: `agent ${evil}` }, { session: `s ${bidi}`, labels: { [`k${bidi}`]: bidi } });
+  await run.record({ kind: "phase.entered", body: { phase: "executing" } });
+  await run.record({ kind: "step.started", body: { step: `step ${bidi}`, attempt: 1, effect: "read" } });
+  await run.record({ kind: "tool.called", body: { call: `call ${bidi}`, name: `tool ${evil}`, arguments: { [evil]: evil }, attempt: 1, effect: "read" } });
+  await run.record({ kind: "custom", body: { name: `custom ${evil}`, data: evil } });
+  await run.record({ kind: "tool.returned", body: { call: `call ${bidi}`, output: evil } });
+  await run.record({ kind: "step.finished", body: { step: `step ${bidi}`, attempt: 1, effect: "read", output: evil } });
+  await run.record({ kind: "wait.started", body: { wait: "w1", kind: "approval", prompt: `may I ${evil} ${long}`, name: null, step: null, call: null, tool: null, arguments: null, deadline: null, on_deadline: null } });
+  for (const width of [1280, 390]) {
+    const page = await open(browser, place, "#/inbox", { viewport: { width, height: 800 } });
+    const clean = async (where) => {
+      assert.deepEqual(await hiding(page), [], `${where} at ${width}`);
+      const overflow = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+      assert.ok(overflow <= 0, `${where} at ${width}: ${overflow} pixels too wide`);
+    };
+    await page.locator(`.inbox-item[data-run="${run.id}"]`).waitFor();
+    await clean("the inbox");
+    await page.goto(`${place.url}#/runs`);
+    await page.locator(`[data-run="${run.id}"]`, { hasText: "U+202E" }).waitFor();
+    await clean("the list");
+    for (const tab of ["timeline", "transcript", "events", "steps", "details"]) {
+      await page.goto(`${place.url}#/run/${run.id}/${tab}?seq=4`);
+      await page.locator(".inspector-body").waitFor();
+      await clean(tab);
+    }
+    assert.match(await page.title(), /agent ev/);
+    await page.keyboard.press("c");
+    await page.locator("dialog[open]").getByText("This cannot be undone").waitFor();
+    await clean("a question");
+    await page.keyboard.press("Escape");
+    await page.context().close();
+  }
+  await run.record({ kind: "run.failed", body: { error: { kind: `kind ${evil} ${long}`, message: `no ${evil} ${long}`, step: `step ${bidi}`, retryable: false } } });
+  for (const width of [1280, 390]) {
+    const page = await open(browser, place, `#/run/${run.id}/transcript`, { viewport: { width, height: 800 } });
+    await status(page, "failed");
+    await page.locator(".result.bad", { hasText: "kind ev" }).waitFor();
+    assert.deepEqual(await hiding(page), []);
+    const box = await page.locator(".result.bad").boundingBox();
+    assert.ok(box.width <= width && box.height < 500, `its error takes ${box.width} by ${box.height} of ${width}`);
+    assert.equal(await page.evaluate(() => document.documentElement.scrollWidth - innerWidth), 0);
+    assert.deepEqual(page.problems, []);
+    await page.context().close();
+  }
+  // Refusals and toasts: words of the server, with what was asked of it in them.
+  const page = await open(browser, place, "#/runs");
+  await page.route("**/v1/runs", (route) =>
+    route.fulfill({ status: 409, contentType: "application/problem+json", body: JSON.stringify({ status: 409, kind: `conflict${evil}`, detail: `busy ${evil} ${long}`, hint: evil }) }),
+  );
+  await page.route("**/v1/runs/*/pause", (route) =>
+    route.fulfill({ status: 409, contentType: "application/problem+json", body: JSON.stringify({ status: 409, kind: "busy", detail: `toast ${evil} ${long}`, hint: evil }) }),
+  );
+  await page.getByRole("button", { name: "New run" }).click();
+  await page.locator("dialog").getByRole("button", { name: "Start" }).click();
+  await page.locator("dialog .refused", { hasText: "busy ev" }).waitFor();
+  assert.deepEqual(await hiding(page), []);
+  await page.keyboard.press("Escape");
+  const other = await place.start("long");
+  await page.goto(`${place.url}#/run/${other}`);
+  await page.getByRole("button", { name: "Pause" }).click();
+  await page.locator(".toast", { hasText: "toast ev" }).waitFor();
+  assert.deepEqual(await hiding(page), []);
+  const toast = await page.locator(".toast").first().boundingBox();
+  assert.ok(toast.height < 400, `a toast of ${toast.height} pixels`);
+  await place.api(`runs/${other}/cancel`, { method: "POST" });
+  await page.context().close();
+});
+
+test("facts that come after the end are shown, without a reload", async () => {
+  const run = await drive({ name: "late" });
+  await run.record({ kind: "phase.entered", body: { phase: "executing" } });
+  await run.record({ kind: "tool.called", body: { call: "c1", name: "send", arguments: {}, attempt: 1, effect: "write" } });
+  const page = await open(browser, place, `#/run/${run.id}/events`);
+  await page.evaluate(() => (window.sameDocument = true));
+  await status(page, "executing");
+  await page.keyboard.press("c");
+  await page.locator("dialog[open]").getByRole("button", { name: "Cancel the run" }).click();
+  await status(page, "cancelled");
+  await page.locator(".event-row", { hasText: "run.cancelled" }).waitFor();
+  await run.record({ kind: "tool.returned", body: { call: "c1", output: "sent after all" } });
+  await page.locator(".event-row.late", { hasText: "sent after all" }).filter({ hasText: "late" }).waitFor();
+  await page.getByText("One fact came after the end.").waitFor();
+  await status(page, "cancelled");
+  await page.getByRole("tab", { name: "Transcript" }).click();
+  await page.locator(".t-line.late", { hasText: "tool.returned" }).waitFor();
+  assert.ok(await page.evaluate(() => window.sameDocument));
+  await agrees(page, run.id);
+  await page.context().close();
+});
+
+test("the server comes back with another store, and then with the first: the page says so and goes on", async () => {
+  const [one, two] = [new Place(), new Place()];
+  for (const it of [one, two]) writeAll(it, APPROVAL);
+  await one.serve();
+  const list = await open(browser, one, "#/runs");
+  await list.getByText("live", { exact: true }).waitFor();
+  for (let i = 0; i < 3; i += 1) await one.start("release", { input: `first ${i}` });
+  await list.locator(".run-row", { hasText: "first 2" }).filter({ hasText: "approval" }).waitFor();
+  const run = (await one.api("runs?limit=1")).body.items[0].id;
+  const page = await open(browser, one, `#/run/${run}/events`);
+  await status(page, "approval");
+  for (const it of [list, page]) await it.evaluate(() => (window.sameDocument = true));
+  await one.kill();
+  two.port = one.port;
+  await two.serve();
+  await two.start("release", { input: "second" });
+  // The place in the stream is none of this store's; a page that kept it would never hear of anything again.
+  await list.locator(".toast", { hasText: "another store" }).waitFor();
+  await list.locator(".run-row", { hasText: "Publish version second?" }).waitFor();
+  assert.equal(await list.locator(".run-row", { hasText: "first" }).count(), 0);
+  await two.start("release", { input: "third" });
+  await list.locator(".run-row", { hasText: "Publish version third?" }).waitFor();
+  await page.getByText("This run is not in the store any more.").waitFor();
+  await two.kill();
+  await one.serve();
+  await page.getByText("This run is not in the store any more.").waitFor({ state: "detached" });
+  await page.keyboard.press("a");
+  await page.locator("dialog[open]").getByRole("button", { name: "Approve" }).click();
+  await status(page, "completed");
+  const log = one.log(run).map((event) => `${event.seq} ${event.kind}`);
+  await counts(page, log.length);
+  assert.deepEqual(await shown(page), log);
+  for (const it of [list, page]) {
+    assert.ok(await it.evaluate(() => window.sameDocument), "nothing was reloaded");
+    assert.deepEqual(it.problems, []);
+    await it.context().close();
+  }
+});
+
+test("the laptop sleeps: what happened meanwhile is there, each event once", async () => {
+  const run = await place.start("steady");
+  const page = await open(browser, place, `#/run/${run}/events`, { clock: true });
+  await reaches(page, 8);
+  // Time passes at once, as it does for whoever closes the lid: the stream was silent for far too long.
+  await page.clock.fastForward(120_000);
+  await status(page, "completed");
+  await agrees(page, run);
+  await page.context().close();
+});
+
 test("the document of a run that a program drives, at any of its patches", async () => {
-  const { body: begun } = await place.api("runs", {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify({ spec: { name: "indexer" }, input: "the tree", driver: "external" }),
-  });
-  const run = begun.run.id;
-  let { head } = begun;
-  const record = async (...events) => {
-    const { status, body } = await place.api(`runs/${run}/events`, {
-      method: "POST",
-      headers: { "Content-Type": "application/json", "Logreel-Lease": begun.lease.secret },
-      body: JSON.stringify({ epoch: begun.lease.epoch, expect: head, append_id: String(head.seq), events }),
-    });
-    assert.ok(status < 300, JSON.stringify(body));
-    head = body.head;
-  };
+  const { id: run, record } = await drive({ name: "indexer" }, { input: "the tree" });
   const patch = (...operations) => ({ kind: "state.patched", body: { patch: operations } });
   await record({ kind: "phase.entered", body: { phase: "executing" } });
   await record(patch({ op: "add", path: "", value: { files: {}, done: 0, note: null } }));

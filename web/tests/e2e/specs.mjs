@@ -115,6 +115,17 @@ id = "pay"
 effect = "write"
 run = "sleep 30; echo paid"
 `,
+  "specs/writes.toml": `name = "writes"
+[[step]]
+id = "pay"
+effect = "write"
+run = "echo paid"
+[[step]]
+id = "ship"
+needs = ["pay"]
+effect = "write"
+run = "echo lost >&2; exit 1"
+`,
   "specs/mend.toml": `name = "mend"
 [[step]]
 id = "first"
