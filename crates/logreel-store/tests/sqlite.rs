@@ -99,6 +99,10 @@ async fn create(store: &SqliteStore, owner: Option<OwnerId>) -> Entry {
 }
 
 async fn join(store: &SqliteStore) -> OwnerId {
+    join_as(store, std::process::id()).await
+}
+
+async fn join_as(store: &SqliteStore, pid: u32) -> OwnerId {
     let (host, host_name) = this_host();
     let id = OwnerId(SystemEnv.random_u64());
     store
@@ -106,7 +110,7 @@ async fn join(store: &SqliteStore) -> OwnerId {
             id,
             host,
             host_name,
-            pid: std::process::id(),
+            pid,
         })
         .await
         .unwrap();
@@ -357,6 +361,32 @@ async fn a_dead_process_of_this_host_is_taken_over_at_once() {
         .unwrap()
         .count();
     assert_eq!(locks, 2, "one for each owner that lives");
+}
+
+/// A process that is killed while it starts another: the new one has the lock until it is a program of its
+/// own, and does not own what the dead one did.
+#[tokio::test]
+async fn a_process_that_is_gone_is_taken_over_from_though_something_holds_its_lock() {
+    let place = Place::new();
+    let dying = place.open();
+    let mut gone = std::process::Command::new("true").spawn().unwrap();
+    let dead = join_as(&dying, gone.id()).await;
+    let run = create(&dying, Some(dead)).await.row.run;
+    // Nobody has collected it yet; then it is gone altogether.
+    let living = place.open();
+    let owner = join(&living).await;
+    let is_alive = async || {
+        let entry = living.entry(&run).await.unwrap();
+        entry.driver.is_some_and(|driver| driver.alive)
+    };
+    while is_alive().await {
+        std::thread::yield_now();
+    }
+    gone.wait().unwrap();
+    assert!(!is_alive().await);
+    let claimed = living.claim(&run, owner).await.unwrap();
+    assert!(matches!(claimed, ClaimOutcome::Claimed(_)), "{claimed:?}");
+    drop(dying);
 }
 
 #[tokio::test]

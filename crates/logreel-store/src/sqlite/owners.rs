@@ -1,7 +1,8 @@
 //! Who drives, and whether they live (SEMANTICS 20).
 //!
 //! On this host an owner holds a lock on a file of its own beside the store: the lock can be taken =
-//! the owner is dead. Beyond that its beat is observed: the same beat for the lease time on our own
+//! the owner is dead. So is one whose process is gone: what it was about to start when it was killed can hold
+//! the lock for a moment longer. Beyond that its beat is observed: the same beat for the lease time on our own
 //! monotonic clock = silent, so that others may take over; dead it is not known to be. No wall clock is compared, so a jump changes nothing.
 
 use std::collections::HashMap;
@@ -15,6 +16,8 @@ use std::time::Duration;
 use logreel_core::Digest;
 use logreel_core::row::Facts;
 use rusqlite::{Connection, OptionalExtension};
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 
 use super::connect::nap;
 use super::failure::Halt;
@@ -53,7 +56,7 @@ pub(super) enum Life {
     Beating,
     /// It has not beaten for the lease time: dead, frozen or cut off.
     Silent,
-    /// It left, or its lock is free.
+    /// It left, its lock is free, or its process is gone.
     Dead,
 }
 
@@ -239,7 +242,7 @@ impl Owners {
         // exists: frozen past its lease, it beats no more.
         if self.is_here(owner)
             && !self.known().held.contains_key(&owner.id)
-            && !is_locked(&self.file(owner.id))
+            && !(is_locked(&self.file(owner.id)) && has_process(owner.pid))
         {
             return Life::Dead;
         }
@@ -308,6 +311,27 @@ fn is_locked(path: &Path) -> bool {
         Ok(file) => file.try_lock().is_err(),
         Err(error) => error.kind() != io::ErrorKind::NotFound,
     }
+}
+
+/// Whether there is a process of this number that can still do something. One that cannot be seen counts.
+fn has_process(pid: u32) -> bool {
+    let Some(number) = Pid::from_raw(pid.cast_signed()) else {
+        return true;
+    };
+    if let Err(Errno::SRCH) = test_kill_process(number) {
+        return false;
+    }
+    // A zombie answers too. Its state is that of its first thread; others may run on.
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let Some((_, after_name)) = stat.rsplit_once(')') else {
+        return true;
+    };
+    let mut fields = after_name.split_ascii_whitespace();
+    let is_zombie = fields
+        .next()
+        .is_some_and(|state| matches!(state, "Z" | "X"));
+    let threads = fields.nth(16).and_then(|threads| threads.parse().ok());
+    !is_zombie || threads.unwrap_or(0) > 1
 }
 
 fn remove(path: &Path) {
