@@ -6,18 +6,23 @@
 
 use std::fs::File;
 use std::io::Read as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::Context as _;
-use logreel::{Error, RunId, Seq};
+use logreel::{Error, ErrorKind, RunId, Seq};
 use rustix::fs::FlockOperation;
 use rustix::process::{Flock, FlockType};
 
 use crate::drive::{self, Followed};
+use crate::error::Failure;
 use crate::output::Output;
 use crate::signals::Signals;
 use crate::store::{Acting, Missing, Place};
+
+/// What is kept of what processes in the background said, before it is begun anew.
+const SAID_BYTES_MAX: u64 = 1 << 20;
 
 /// The verb of the process in the background; nobody types it.
 pub const VERB: &str = "drive-detached";
@@ -58,7 +63,8 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     // A session of its own: neither the terminal's Ctrl-C nor its end reaches us.
     rustix::process::setsid().context("no session of its own")?;
     let acting = place.act(Missing::Refuse, None, out).await?;
-    // Whoever started us reads until here.
+    // Whoever started us reads until here, and knows by a byte that we got here.
+    rustix::io::write(rustix::stdio::stdout(), b"\n")?;
     rustix::stdio::dup2_stdout(File::open("/dev/null")?)?;
     match acting.engine.resume(&args.run).await {
         // Someone else took it meanwhile.
@@ -72,6 +78,7 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
 fn spawn(store: &Path, run: RunId) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("this program cannot be started again")?;
     let store = store.canonicalize()?;
+    let (path, said) = said_file(&store)?;
     let mut child = Command::new(program)
         .args(["--quiet", "--store"])
         .arg(store)
@@ -79,14 +86,38 @@ fn spawn(store: &Path, run: RunId) -> anyhow::Result<()> {
         .env_remove("LOGREEL_STORE")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::null())
+        .stderr(said)
         .spawn()
         .context("no process for the background")?;
-    // Its stdout closes once it is on its own; what it says there is nothing.
+    // Its stdout closes once it is on its own.
+    let mut told = Vec::new();
     if let Some(mut stdout) = child.stdout.take() {
-        stdout.read_to_end(&mut Vec::new())?;
+        stdout.read_to_end(&mut told)?;
+    }
+    if told.is_empty() {
+        let ended = child.wait()?;
+        let message = format!(
+            "{run} is queued and nobody drives it: the process in the background ended ({ended}) and said why in {}",
+            path.display()
+        );
+        let hint = format!("`logreel resume {}` drives it here", run.short());
+        return Err(Failure::new(ErrorKind::Unavailable, message)
+            .hint(hint)
+            .into());
     }
     Ok(())
+}
+
+/// Where processes in the background say what others say on stderr.
+fn said_file(store: &Path) -> anyhow::Result<(PathBuf, File)> {
+    let path = beside(store, ".detached.log");
+    let mut options = File::options();
+    let file = options.create(true).append(true).mode(0o600).open(&path);
+    let file = file.with_context(|| format!("{} cannot be opened", path.display()))?;
+    if file.metadata()?.len() > SAID_BYTES_MAX {
+        file.set_len(0)?;
+    }
+    Ok((path, file))
 }
 
 /// Whether a worker lives that drives runs of this store.
@@ -97,9 +128,7 @@ pub fn is_worker_there(store: &Path) -> anyhow::Result<bool> {
 }
 
 fn lock_file(store: &Path) -> anyhow::Result<File> {
-    let mut name = store.as_os_str().to_owned();
-    name.push(".worker");
-    let path = PathBuf::from(name);
+    let path = beside(store, ".worker");
     let file = File::options()
         .create(true)
         .read(true)
@@ -107,4 +136,10 @@ fn lock_file(store: &Path) -> anyhow::Result<File> {
         .open(&path)
         .with_context(|| format!("{} cannot be opened", path.display()))?;
     Ok(file)
+}
+
+fn beside(store: &Path, suffix: &str) -> PathBuf {
+    let mut name = store.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
 }

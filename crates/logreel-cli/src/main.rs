@@ -89,7 +89,9 @@ fn main() -> ExitCode {
         Err(error) => return error::usage(&error),
     };
     let json = cli.global.json;
-    start_tracing(json || cli.global.quiet);
+    // A process in the background is quiet because nobody looks; what it warns of is read later.
+    let is_detached = matches!(cli.verb, Verb::DriveDetached(_));
+    start_tracing((json || cli.global.quiet) && !is_detached);
     restore_terminal_on_panic();
     let runtime = match runtime(&cli.verb) {
         Ok(runtime) => runtime,

@@ -470,12 +470,19 @@ fn a_killed_run_is_orphaned_and_resumed() {
     let project = slow("read");
     let running = project.start(&["run", "w.toml"], "work started");
     let pid = project.read("pid");
+    let orphans = |limit: &str| {
+        let listed = project.json(&["ls", "--status", "orphaned,failed", "--limit", limit]);
+        listed["items"].as_array().unwrap().len()
+    };
+    assert_eq!(orphans("1"), 0, "it is driven");
     running.kill();
+    assert_eq!(orphans("1"), 1);
     assert_eq!(project.json(&["show", "@last"])["orphaned"], true);
     let resumed = project.run(&["resume", "-q"]);
     assert_eq!(resumed.code, 0, "{}", resumed.err);
     assert!(resumed.out.ends_with(" completed\n"), "{}", resumed.out);
     assert!(!is_alive(&pid), "what it left behind is gone");
+    assert_eq!(orphans("50"), 0);
 }
 
 #[test]
@@ -686,6 +693,21 @@ fn a_detached_run_goes_on_without_us() {
     assert_eq!(line["type"], "run");
     let id = line["id"].as_str().unwrap();
     assert_eq!(project.run(&["wait", id]).out, "HELLO, ADA!\n");
+}
+
+#[test]
+fn what_a_detached_run_has_to_say_is_kept_beside_the_store() {
+    let project = Project::new(HELLO);
+    project.run(&["init"]);
+    let hook =
+        "[[hook]]\nname = \"pager\"\non = [\"run.completed\"]\nrun = \"echo no page; exit 7\"\n";
+    project.write(".logreel/config.toml", hook);
+    let id = project.run(&["run", "w.toml", "Ada", "--detach"]).out;
+    assert_eq!(project.run(&["wait", id.trim()]).out, "HELLO, ADA!\n");
+    common::kill::until("the failed hook is told of", || {
+        let said = std::fs::read_to_string(project.path(".logreel/runs.db.detached.log"));
+        said.is_ok_and(|said| said.contains("pager") && said.contains(id.trim()))
+    });
 }
 
 #[test]
