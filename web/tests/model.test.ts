@@ -64,6 +64,15 @@ test("every kind of event folds and has a line", () => {
   assert.deepEqual(model.documents.latest, { seen: 1 });
 });
 
+test("a phase begins no later than what it holds", () => {
+  for (const name of NAMES) {
+    const { spans } = fold(eventsOf(name));
+    for (const phase of spans.top.filter((row) => row.kind === "phase"))
+      for (const row of all(phase.children))
+        for (const bar of row.bars) assert.ok((phase.bars[0]?.start ?? 0) <= bar.start, `${name}: ${row.name}`);
+  }
+});
+
 test("the agent's waterfall is phases, turns, and what was called in them", () => {
   const { spans } = fold(eventsOf("agent"));
   assert.deepEqual(

@@ -330,6 +330,11 @@ export class Spans {
     const bar: Bar = { start, end: null, state, idle, epoch: this.epoch };
     row.bars.push(bar);
     row.to = 0;
+    // A short step says only at its end when it began, which may be before its phase was recorded.
+    for (const around of [this.turn, this.phase]) {
+      const outer = around?.bars[0];
+      if (outer !== undefined && outer !== bar && start < outer.start) outer.start = Math.max(start, this.start);
+    }
     this.open.add(row);
     if (work) this.working += 1;
     return bar;

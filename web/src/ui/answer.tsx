@@ -16,6 +16,9 @@ export type Doubt = "returned" | "failed" | "retry";
 
 const aboutOf = (wait: Wait): string => oneLine(wait.tool ?? wait.step ?? wait.name ?? wait.call ?? wait.id, 60);
 
+/** A step's own question says by its words what it is about. */
+const objectOf = (wait: Wait): string => (wait.tool === null && wait.prompt !== null ? "this" : aboutOf(wait));
+
 /** Nothing is null; what is no JSON is not an answer yet. */
 function parsed(text: string): { value: Json } | null {
   if (text.trim() === "") return { value: null };
@@ -67,7 +70,7 @@ export function AnswerAsk(props: AskProps & { wait: Wait; said: Said }) {
   };
   return (
     <Ask
-      title={`${title} ${aboutOf(wait)}?`}
+      title={`${title} ${objectOf(wait)}?`}
       verb={verb}
       keep="Not now"
       danger={said === "deny"}

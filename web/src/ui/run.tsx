@@ -73,6 +73,10 @@ function Opened(props: { open: OpenRun }) {
   const select = (seq: number | null): void => setQuery({ seq: seq === null ? null : String(seq) });
   const show = (to: Tab): void => go(`${runPath(open.id, to)}${selected === null ? "" : `?seq=${selected}`}`);
   useRunKeys(open, run, selected, select, show);
+  useEffect(() => {
+    // On a narrow screen not all of them are in sight.
+    document.getElementById(`tab-${tab}`)?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }, [tab, run === null]);
   if (run === null) {
     return open.error.value === null ? (
       <main class="run"><div class="loading" aria-busy="true" /></main>

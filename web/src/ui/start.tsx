@@ -90,7 +90,7 @@ function Start() {
       )}
       <label>
         Spec
-        <select value={name} autoFocus onChange={(event) => setName(event.currentTarget.value)} disabled={specs === null}>
+        <select value={name} autoFocus onChange={(event) => setName(event.currentTarget.value)}>
           {specs?.map((spec) => (
             <option key={spec.name} value={spec.name}>
               {oneLine(spec.kind === null ? spec.name : `${spec.name} (${spec.kind})`, 100)}

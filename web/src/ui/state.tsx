@@ -104,8 +104,8 @@ export function State(props: { open: OpenRun; run: Run; selected: number | null;
             <Tree value={shown.document} marks={marks} />
           </section>
           <section aria-label="Changes" class="changes">
-            <h2>{index === 0 ? "Before the first patch" : `Changed by patch ${index}`}</h2>
-            {shown.changes.length === 0 && index > 0 && <p class="dim">Nothing: it patched what was there already.</p>}
+            <h2>{shown.index === 0 ? "Before the first patch" : `Changed by patch ${shown.index}`}</h2>
+            {shown.changes.length === 0 && shown.index > 0 && <p class="dim">Nothing: it patched what was there already.</p>}
             {shown.changes.map((change) => (
               <Change key={change.pointer} change={change} />
             ))}

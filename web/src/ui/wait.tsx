@@ -70,8 +70,8 @@ export function WaitCard(props: { open: Actable; run: Run; wait: Wait }) {
           </button>
         )}
         {wait.kind === "budget" && ask("Raise the budget…", "primary", { verb: "budget" })}
-        <span class="grow" />
-        {ask("Cancel the run…", "link dim", { verb: "cancel" })}
+        {open.log === undefined && <span class="grow" />}
+        {open.log === undefined && ask("Cancel the run…", "link", { verb: "cancel" })}
       </div>
     </section>
   );

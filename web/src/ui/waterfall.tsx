@@ -160,7 +160,7 @@ function Ruler(props: { axis: Axis; view: View; open: OpenRun; zoomTo: (view: Vi
         setDrag(null);
       }}
     >
-      {ticks.filter((tick) => place(tick.u, view) < 97).map((tick) => (
+      {ticks.filter((tick) => place(tick.u, view) < (window.innerWidth < 640 ? 86 : 97)).map((tick) => (
         <span key={tick.since} class="tick" style={{ left: `${place(tick.u, view)}%` }}>
           {tick.since === 0 ? "0" : duration(tick.since)}
         </span>

@@ -179,19 +179,20 @@ export async function shown(page) {
   await page.locator(".event-list").waitFor();
   return page.evaluate(async () => {
     const list = document.querySelector(".event-list");
-    const frame = () => new Promise((resolve) => requestAnimationFrame(resolve));
+    const inSight = () => [...list.querySelectorAll(".event-row")];
     const rows = new Map();
     for (let top = 0; ; top += list.clientHeight) {
       list.scrollTop = top;
-      await frame();
-      await frame();
-      for (const row of list.querySelectorAll(".event-row")) {
+      const first = 1 + Math.floor(list.scrollTop / list.querySelector(".event-row").offsetHeight);
+      for (let waited = 0; waited < 500 && !inSight().some((row) => Number(row.dataset.seq) === first); waited += 1)
+        await new Promise((resolve) => setTimeout(resolve, 10));
+      for (const row of inSight()) {
         const { seq } = row.dataset;
         const told = `${seq} ${row.querySelector(".kind").textContent}`;
         if (rows.has(seq) && rows.get(seq) !== told) throw new Error(`${seq} is shown as ${rows.get(seq)} and as ${told}`);
         rows.set(seq, told);
       }
-      if (list.querySelectorAll(".event-row").length !== new Set([...list.querySelectorAll(".event-row")].map((row) => row.dataset.seq)).size)
+      if (inSight().length !== new Set(inSight().map((row) => row.dataset.seq)).size)
         throw new Error("an event is shown twice");
       if (top + list.clientHeight >= list.scrollHeight) break;
     }

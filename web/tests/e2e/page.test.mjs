@@ -413,8 +413,13 @@ test("the laptop sleeps: what happened meanwhile is there, each event once", asy
   const page = await open(browser, place, `#/run/${run}/events`, { clock: true });
   await reaches(page, 8);
   // Time passes at once, as it does for whoever closes the lid: the stream was silent for far too long.
+  let streams = 0;
+  page.on("request", (request) => {
+    if (request.url().endsWith(`/runs/${run}/events`) && request.headers().accept === "text/event-stream") streams += 1;
+  });
   await page.clock.fastForward(120_000);
   await status(page, "completed");
+  assert.ok(streams > 0, "it did not trust the old stream");
   await agrees(page, run);
   await page.context().close();
 });

@@ -42,12 +42,13 @@ input = "Sum up what the linter said about {{ steps.files.output | length }} fil
 place.write("specs/broken.toml", 'name = "nightly"\n[[step]]\nid = "fetch"\nrun = "echo 1"\n[[step]]\nid = "load"\nneeds = ["fetch"]\nrun = "echo \'disk quota exceeded\' >&2; exit 7"\n');
 await place.serve();
 const done = await place.start("writer", { input: "Write the note that we talked about", session: "repo-42", labels: { team: "blue" } });
-await place.start("broken", { labels: { team: "red", env: "prod" } });
+const failed = await place.start("broken", { labels: { team: "red", env: "prod" } });
 await place.start("audit", { session: "audits" });
-await place.start("release", { input: "1.4.0", labels: { team: "blue" } });
+const asks = await place.start("release", { input: "1.4.0", labels: { team: "blue" } });
 await place.start("hostile");
 const page = await open(browser, place, `#/run/${done}`);
 await page.locator(".wait-card").getByRole("button", { name: "Approve" }).click();
+await page.locator("dialog[open]").getByRole("button", { name: "Approve" }).click();
 await status(page, "completed");
 await page.context().close();
 const audit = JSON.parse(place.cli("ls", "--json", "--agent", "audit")).items[0].id;
@@ -67,12 +68,24 @@ const views = [
   ["events", `#/run/${done}/events?seq=12`],
   ["steps", `#/run/${audit}/steps`],
   ["details", `#/run/${done}/details`],
+  ["state", `#/run/${done}/state`],
+  ["failed", `#/run/${failed}/timeline`],
+  ["failed-said", `#/run/${failed}/transcript`],
+  ["approval", `#/run/${asks}`],
+  ["ask", `#/run/${asks}`, (page) => page.keyboard.press("a")],
+  ["fork", `#/run/${done}/timeline?seq=4`, (page) => page.keyboard.press("f")],
+  ["cancel", `#/run/${asks}`, (page) => page.keyboard.press("c")],
+  ["new", "#/runs", (page) => page.keyboard.press("n")],
+  ["keys", "#/runs", (page) => page.keyboard.press("?")],
+  ["nothing", "#/runs?search=nothing"],
 ];
 for (const colorScheme of ["light", "dark"]) {
   for (const width of [1280, 390]) {
-    for (const [name, hash] of views) {
+    for (const [name, hash, then] of views) {
       const page = await open(browser, place, hash, { colorScheme, viewport: { width, height: width === 390 ? 844 : 800 } });
       await page.waitForTimeout(700);
+      await then?.(page);
+      if (then !== undefined) await page.waitForTimeout(300);
       await page.screenshot({ path: join(folder, `${name}-${colorScheme}-${width}.png`) });
       if (page.problems.length > 0) console.log(name, page.problems);
       await page.context().close();
