@@ -186,7 +186,7 @@ test("a list of many runs is there in a second and scrolls without a blank", asy
   assert.ok(rows >= Math.min(RUNS, 5000), `${rows} rows`);
   assert.equal(looked.blank, 0);
   assert.ok(painted.pictures > 5 && painted.blank === 0, JSON.stringify(painted));
-  assert.ok(heap < 200, `${heap} MB`);
+  assert.ok(heap < 60, `${heap} MB`);
   assert.deepEqual(page.problems, []);
   await page.context().close();
 });
@@ -225,7 +225,7 @@ test("a run of many events is there in a second, scrolls without a blank, and it
   assert.ok(answered < READY_MS, `${answered} ms`);
   assert.equal(early.blank + looked.blank + waterfall.blank, 0);
   assert.ok(painted.pictures > 5 && painted.blank === 0, JSON.stringify(painted));
-  assert.ok(heap < 250, `${heap} MB`);
+  assert.ok(heap < 90, `${heap} MB`);
   // Finding a text asks for page after page and keeps only places.
   await page.goto(`${place.url}#/run/${long.id}/events?find=src%2F77.rs&kinds=tool.called`);
   await page.locator(".event-row", { hasText: "src/77.rs" }).waitFor();
@@ -251,7 +251,7 @@ test("a run of many children: its waterfall is there in a second and scrolls wit
   console.log(`run of ${RUNS - 2} children, ${parent.event_count} events: ${ready} ms; waterfall ${JSON.stringify(waterfall)}; heap ${heap.toFixed(0)} MB`);
   assert.ok(ready < READY_MS, `${ready} ms`);
   assert.equal(waterfall.blank, 0);
-  assert.ok(heap < 250, `${heap} MB`);
+  assert.ok(heap < 90, `${heap} MB`);
   assert.deepEqual(page.problems, []);
   await page.context().close();
 });

@@ -4,13 +4,13 @@
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import { launch, open, Place, status, stopAll } from "./harness.mjs";
-import { AGENT, APPROVAL, HOSTILE, LONG, STEADY, writeAll } from "./specs.mjs";
+import { ACTS, AGENT, APPROVAL, HOSTILE, LONG, STEADY, writeAll } from "./specs.mjs";
 
 const folder = process.argv[2] ?? "shots";
 mkdirSync(folder, { recursive: true });
 const browser = await launch();
 const place = new Place();
-writeAll(place, AGENT, APPROVAL, HOSTILE, LONG, STEADY);
+writeAll(place, ACTS, AGENT, APPROVAL, HOSTILE, LONG, STEADY);
 place.write(
   "specs/audit.toml",
   `name = "audit"
@@ -43,6 +43,7 @@ place.write("specs/broken.toml", 'name = "nightly"\n[[step]]\nid = "fetch"\nrun 
 await place.serve();
 const done = await place.start("writer", { input: "Write the note that we talked about", session: "repo-42", labels: { team: "blue" } });
 const failed = await place.start("broken", { labels: { team: "red", env: "prod" } });
+const wrote = await place.start("writes");
 await place.start("audit", { session: "audits" });
 const asks = await place.start("release", { input: "1.4.0", labels: { team: "blue" } });
 await place.start("hostile");
@@ -57,6 +58,11 @@ await waiting.locator(".inbox-item", { hasText: "fs.write" }).waitFor();
 await waiting.context().close();
 const live = await place.start("writer", { input: "Tell me what you see" });
 await place.start("long");
+
+async function copies(page) {
+  await page.getByRole("button", { name: "More" }).click();
+  await page.getByRole("menuitem", { name: "Copy as CLI or curl…" }).click();
+}
 
 const views = [
   ["list", "#/runs"],
@@ -74,6 +80,8 @@ const views = [
   ["approval", `#/run/${asks}`],
   ["ask", `#/run/${asks}`, (page) => page.keyboard.press("a")],
   ["fork", `#/run/${done}/timeline?seq=4`, (page) => page.keyboard.press("f")],
+  ["again", `#/run/${wrote}/events?seq=2`, (page) => page.keyboard.press("f")],
+  ["copies", `#/run/${wrote}`, copies],
   ["cancel", `#/run/${asks}`, (page) => page.keyboard.press("c")],
   ["new", "#/runs", (page) => page.keyboard.press("n")],
   ["keys", "#/runs", (page) => page.keyboard.press("?")],
