@@ -5,12 +5,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
-use logreel::Engine;
+use logreel::{Engine, RunId};
 use tokio::sync::watch;
 
 use crate::frames::Frames;
 use crate::metrics::Metrics;
 use crate::operation::Operation;
+use crate::said::{Ear, Said};
 use crate::specs::{Registered, Specs};
 use crate::token::Tokens;
 use crate::{dispatch, table};
@@ -53,6 +54,8 @@ pub(crate) struct App {
     pub(crate) more_hosts: BTreeSet<String>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) frames: Arc<Frames>,
+    /// What models are saying, for those who watch.
+    pub(crate) said: Arc<Said>,
     pub(crate) operations: Arc<Vec<Operation>>,
     pub(crate) stopping: watch::Sender<bool>,
 }
@@ -70,6 +73,7 @@ impl Server {
             hosts: Hosts::Loopback,
             more_hosts: BTreeSet::new(),
             metrics: Arc::default(),
+            said: Arc::default(),
             operations: Arc::new(table::operations()),
             stopping: watch::Sender::new(false),
         };
@@ -109,6 +113,10 @@ impl Server {
 
     /// The API and the page, to mount in an app of your own.
     pub fn router(&self) -> Router {
+        // From here on, so that the first who watches has missed nothing; without a runtime, from then on.
+        if tokio::runtime::Handle::try_current().is_ok() {
+            self.app.said.listen(&self.app.engine);
+        }
         dispatch::router(self.app.clone())
     }
 
@@ -126,6 +134,12 @@ impl Server {
 }
 
 impl App {
+    /// Listens to what a run's models say.
+    pub(crate) fn hear(&self, run: RunId) -> Ear {
+        self.said.listen(&self.engine);
+        self.said.ear(run)
+    }
+
     /// Waits until the server stops.
     pub(crate) async fn stopped(&self) {
         let mut stopping = self.stopping.subscribe();

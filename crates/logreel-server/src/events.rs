@@ -1,6 +1,7 @@
 //! A run's events: in pages, or live.
 
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::stream;
 use logreel::store::Doorbell;
 use logreel::view::EventView;
-use logreel::{LiveText, LiveTexts, RunId, Seq, Shown};
+use logreel::{Event, LiveText, RunId, RunStore, Seq, Shown};
 use serde_json::json;
 
 use crate::Problem;
@@ -20,6 +21,7 @@ use crate::call::Call;
 use crate::frames::RunFrames;
 use crate::metrics::Watching;
 use crate::operation::Answered;
+use crate::said::{Ear, Heard, Mark};
 
 /// Events of a page when nothing is said.
 const LIMIT: u64 = 100;
@@ -67,7 +69,7 @@ async fn follow(call: &Call, run: RunId, from: Seq) -> Answered {
     let store = app.engine.store();
     // The bell first, the log second: what comes in between rings.
     let bell = store.watch(&run);
-    let texts = app.engine.live_text();
+    let mut ear = app.hear(run);
     let frames = app.frames.of(run);
     if store.entry(&run).await?.row.status().is_terminal() {
         let left = frames.from(next).await?;
@@ -75,6 +77,7 @@ async fn follow(call: &Call, run: RunId, from: Seq) -> Answered {
             return Ok(answer::empty(StatusCode::NO_CONTENT));
         }
     }
+    look_back(&**store, &run, next, &mut ear).await?;
     let follower = Follower {
         watching: app.metrics.watching(),
         app: app.clone(),
@@ -82,7 +85,7 @@ async fn follow(call: &Call, run: RunId, from: Seq) -> Answered {
         frames,
         next,
         bell,
-        texts: Some(texts),
+        ear,
         look: true,
         head: None,
         greeted: false,
@@ -92,6 +95,37 @@ async fn follow(call: &Call, run: RunId, from: Seq) -> Answered {
         let text = follower.next().await?;
         Some((text, follower))
     })))
+}
+
+/// How far one who begins in the middle of a log looks for the answer under way.
+const LOOK_BACK: u64 = 1024;
+
+/// Tells the ear what the log says of the answer under way before where someone begins.
+async fn look_back(
+    store: &dyn RunStore,
+    run: &RunId,
+    next: Seq,
+    ear: &mut Ear,
+) -> Result<(), Problem> {
+    if next <= Seq::FIRST || !ear.has_answer() {
+        return Ok(());
+    }
+    let from = Seq(next.0.saturating_sub(LOOK_BACK)).max(Seq::FIRST);
+    let mut last = None;
+    let mut each = |event: Event| {
+        if event.seq >= next {
+            return ControlFlow::Break(());
+        }
+        last = Mark::of(&event.body).or(last.take());
+        ControlFlow::Continue(())
+    };
+    store.scan(run, from, &mut each).await?;
+    match last {
+        Some(mark) => ear.mark(&mark),
+        None if from > Seq::FIRST => ear.skip(),
+        None => {}
+    }
+    Ok(())
 }
 
 /// The id of the last event that a client has.
@@ -133,8 +167,8 @@ struct Follower {
     frames: Arc<RunFrames>,
     next: Seq,
     bell: Doorbell,
-    /// What models say meanwhile; `None` when the engine is gone.
-    texts: Option<LiveTexts>,
+    /// What models say meanwhile.
+    ear: Ear,
     /// Whether there may be something to read.
     look: bool,
     /// How far the log reaches, when that is known.
@@ -165,6 +199,18 @@ impl Follower {
                     }
                 }
             }
+            match self.ear.hear() {
+                Heard::Pieces(pieces) => {
+                    let mut text = BytesMut::new();
+                    write_live(&pieces, &mut text);
+                    return Some(text.freeze());
+                }
+                Heard::New => {
+                    self.catch_up();
+                    continue;
+                }
+                Heard::Nothing => {}
+            }
             let alive = self.app.engine.env().sleep(KEEP_ALIVE);
             tokio::select! {
                 biased;
@@ -174,18 +220,33 @@ impl Follower {
                     self.head = self.bell.head();
                     self.look = self.head.is_none_or(|head| head >= self.next);
                 }
-                text = live(&mut self.texts) => match text {
-                    Some(text) if text.run == self.run => return Some(live_frame(&text)),
-                    Some(_) => {}
-                    None => self.texts = None,
-                },
+                () = self.ear.rung() => {}
                 () = alive => return Some(Bytes::from_static(ALIVE)),
             }
         }
     }
 
+    /// Whether the log was read as far as it is known to reach; an answer that was noticed before may be told
+    /// then.
+    fn is_at_the_end(&mut self) -> bool {
+        // Until the end is found, no ring tells where it is.
+        self.head = self.head.and_then(|_| self.bell.head());
+        let is_at_the_end = self.head.is_some_and(|head| head < self.next);
+        if is_at_the_end {
+            self.ear.admit();
+        }
+        is_at_the_end
+    }
+
+    /// An answer began: what the log has before it is told first.
+    fn catch_up(&mut self) {
+        self.ear.notice();
+        self.look = !self.is_at_the_end();
+    }
+
     /// What the log has, up to the run's end.
     async fn read(&mut self) -> Result<Option<Bytes>, Problem> {
+        self.ear.notice();
         let frames = self.frames.from(self.next).await?;
         if frames.is_empty() {
             self.look = false;
@@ -194,10 +255,20 @@ impl Follower {
             // Something may have come between the two.
             self.look = head >= self.next;
             self.ended = row.status().is_terminal() && head < self.next;
+            if !self.look {
+                self.ear.admit();
+            }
             return Ok(None);
         }
         let mut text = BytesMut::new();
         for frame in frames {
+            if let Some(mark) = frame.mark.as_ref().filter(|_| !frame.late) {
+                // The last words come before what they are sealed by.
+                if mark.is_seal() {
+                    write_live(&self.ear.rest(), &mut text);
+                }
+                self.ear.mark(mark);
+            }
             if frame.late {
                 self.ended = true;
                 break;
@@ -209,20 +280,19 @@ impl Follower {
                 break;
             }
         }
-        self.look = self.head.is_none_or(|head| head >= self.next);
+        self.look = !self.is_at_the_end();
         Ok((!text.is_empty()).then(|| text.freeze()))
     }
 }
 
-async fn live(texts: &mut Option<LiveTexts>) -> Option<LiveText> {
-    match texts {
-        Some(texts) => texts.next().await,
-        None => std::future::pending().await,
+fn write_live(pieces: &[LiveText], text: &mut BytesMut) {
+    for piece in pieces {
+        text.extend_from_slice(live_frame(piece).as_bytes());
     }
 }
 
 /// Provisional: without an id, so that nobody comes back to it.
-fn live_frame(live: &LiveText) -> Bytes {
+fn live_frame(live: &LiveText) -> String {
     let LiveText {
         run,
         call,
@@ -242,5 +312,5 @@ fn live_frame(live: &LiveText) -> Bytes {
             json!({"run": run, "call": call, "attempt": attempt, "kind": kind, "text": text})
         }
     };
-    Bytes::from(format!("event: {event}\ndata: {data}\n\n"))
+    format!("event: {event}\ndata: {data}\n\n")
 }

@@ -8,11 +8,14 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
+use logreel::core::codec::StoredBody;
 use logreel::core::{Record, RunKey};
 use logreel::store::Error;
 use logreel::view::EventView;
 use logreel::{RunId, RunStore, Seq};
 use tokio::sync::OnceCell;
+
+use crate::said::Mark;
 
 /// Events that are read at a time.
 const PAGE: usize = 128;
@@ -28,6 +31,8 @@ pub(crate) struct Frame {
     pub(crate) ends: bool,
     /// It came after the end.
     pub(crate) late: bool,
+    /// What it says of an answer that may be shown live.
+    pub(crate) mark: Option<Mark>,
 }
 
 /// The frames of every run that is watched.
@@ -178,6 +183,10 @@ impl RunFrames {
             text: Bytes::from(format!("id: {}\ndata: {json}\n\n", record.seq)),
             ends: !record.late && ends(&record.kind),
             late: record.late,
+            mark: match &record.body {
+                StoredBody::Text(body) => Mark::of_stored(&record.kind, body),
+                StoredBody::Erased(_) => None,
+            },
         }
     }
 }

@@ -32,6 +32,7 @@ mod operation;
 mod page;
 mod problem;
 mod runs;
+mod said;
 mod say;
 mod sessions;
 mod specs;

@@ -8,9 +8,15 @@
 
 mod common;
 
-use common::{Site, Stream};
+use std::sync::Arc;
+
+use common::{Block, Site, Stream};
+use logreel::core::CallId;
+use logreel::core::event::{ModelAnswered, ModelCalled};
+use logreel::{Body, Ctx, LiveText, Shown, TaskError};
 use reqwest::Method;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_has_every_event_once_up_to_the_end_and_then_204() {
@@ -134,6 +140,126 @@ async fn what_a_model_says_is_shown_live_and_without_an_id() {
     site.post(&format!("/v1/runs/{run}/cancel"), json!({}))
         .await;
     while stream.next().await.is_some() {}
+}
+
+async fn record(ctx: &Ctx, body: Body) -> Result<(), TaskError> {
+    ctx.log().record(vec![body], Vec::new()).await.map(drop)
+}
+
+/// Answers twice, as an agent's model does, and stops wherever the test wants to look: between words, behind the
+/// first seal, and after many words in one breath.
+async fn speaks(ctx: Ctx, go: Arc<Semaphore>) -> Result<(), TaskError> {
+    let spent = json!({
+        "cache_read_tokens": 0, "cache_write_tokens": 0, "input_tokens": 0, "output_tokens": 0,
+        "reasoning_tokens": 0, "usd_micros": null,
+    });
+    let show = |call: &str, shown: Shown| {
+        ctx.log().show(LiveText {
+            run: ctx.run_id(),
+            call: CallId::new(call).unwrap(),
+            attempt: 1,
+            shown,
+        });
+    };
+    let say = |call: &str, words: &str| show(call, Shown::Text(words.into()));
+    let called = |call: &str| -> Body {
+        let called = json!({
+            "attempt": 1, "call": call, "context": null, "model": "m", "reserved": spent,
+        });
+        let called: ModelCalled = serde_json::from_str(&called.to_string()).unwrap();
+        called.into()
+    };
+    let answered = |call: &str| -> Body {
+        let answered = json!({
+            "call": call, "finish_reason": null, "message": {"parts": []}, "spent": spent,
+        });
+        let answered: ModelAnswered = serde_json::from_str(&answered.to_string()).unwrap();
+        answered.into()
+    };
+    record(&ctx, called("m1")).await?;
+    show("m1", Shown::Reset);
+    say("m1", "one ");
+    say("m1", "two");
+    go.acquire().await.unwrap().forget();
+    say("m1", " three");
+    record(&ctx, answered("m1")).await?;
+    go.acquire().await.unwrap().forget();
+    record(&ctx, called("m2")).await?;
+    show("m2", Shown::Reset);
+    for n in 0..5000 {
+        say("m2", &format!("{n} "));
+    }
+    record(&ctx, answered("m2")).await
+}
+
+/// What one who watches is told: events by their kinds, words by the call that says them.
+async fn told(stream: &mut Stream, until: impl Fn(&str) -> bool) -> Vec<String> {
+    let mut told: Vec<String> = Vec::new();
+    while let Some(Block { event, data, .. }) = stream.next().await {
+        let data: Value = serde_json::from_str(&data).unwrap();
+        let (call, text) = (data["call"].as_str(), data["text"].as_str());
+        match (event.as_deref(), told.last_mut()) {
+            (None, _) => told.push(data["kind"].as_str().unwrap().to_owned()),
+            (Some("reset"), _) => told.push(format!("{}: ", call.unwrap())),
+            (Some(_), Some(words)) if words.starts_with(&format!("{}: ", call.unwrap())) => {
+                words.push_str(text.unwrap());
+            }
+            (Some(other), _) => panic!("{other} {data} behind {told:?}"),
+        }
+        if until(told.last().unwrap()) {
+            break;
+        }
+    }
+    told
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn words_have_no_hole_for_whoever_joins_and_none_come_behind_their_seal() {
+    let site = Site::on_disk().await;
+    let go = Arc::new(Semaphore::new(0));
+    let gate = Arc::clone(&go);
+    site.engine.task("speak", move |ctx: Ctx, (): ()| {
+        speaks(ctx, Arc::clone(&gate))
+    });
+    let run = site.start("speak", json!(null)).await;
+    let path = format!("/v1/runs/{run}/events");
+    let watch = |last: &str| {
+        let request = site.request(Method::GET, &path);
+        Stream::open(request.header("last-event-id", last))
+    };
+    let so_far = |said: &str| said == "m1: one two";
+    let mut first = watch("").await;
+    let begun = told(&mut first, so_far).await;
+    assert_eq!(begun[..2], ["run.started", "phase.entered"]);
+    assert_eq!(begun[2..], ["model.called", "m1: one two"]);
+    // In the middle of the answer, with the log up to it and without.
+    let (mut behind, mut anew) = (watch("3").await, watch("").await);
+    assert_eq!(told(&mut behind, so_far).await, ["m1: one two"]);
+    assert_eq!(told(&mut anew, so_far).await, begun);
+    go.add_permits(1);
+    for stream in [&mut first, &mut behind, &mut anew] {
+        // The rest comes, before the seal and as what goes on.
+        let rest = stream.next().await.unwrap();
+        assert!(rest.data.contains("\" three\""), "{rest:?}");
+        let sealed = stream.next().await.unwrap();
+        assert_eq!(sealed.id.as_deref(), Some("4"));
+    }
+    // Behind the seal it is not told again.
+    let late = watch("4").await;
+    go.add_permits(1);
+    let mut all = [first, behind, anew, late];
+    let whole: String = (0..5000).map(|n| format!("{n} ")).collect();
+    for stream in &mut all {
+        let told = told(stream, |_| false).await;
+        let (words, events): (Vec<String>, Vec<String>) = told
+            .into_iter()
+            .partition(|it| it.starts_with('m') && it.contains(": "));
+        assert_eq!(events, ["model.called", "model.answered", "run.completed"]);
+        for words in words {
+            let words = words.strip_prefix("m2: ").unwrap();
+            assert!(whole.starts_with(words), "a hole in {words}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

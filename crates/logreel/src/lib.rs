@@ -109,7 +109,7 @@ pub use external::{
 pub use fork::{ForkPoint, ForkRun, GoneChild, NoPoint, Outlook, Write, WriteOutcome};
 pub use handle::{Outcome, RunHandle};
 pub use hook::{Hook, HookEvent};
-pub use live::{LiveLine, LiveLines, LiveText, LiveTexts, Shown, Stream};
+pub use live::{LiveLine, LiveLines, LiveText, LiveTexts, Missed, Shown, Stream};
 pub use log::{Busy, Log, Question, Replaying};
 pub use past::{PastOutcome, PastRun};
 pub use pause::PauseOutcome;

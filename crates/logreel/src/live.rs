@@ -111,6 +111,24 @@ impl LiveTexts {
     pub async fn next(&mut self) -> Option<LiveText> {
         next(&mut self.0).await
     }
+
+    /// The next piece that was said already, without waiting for one; or how many pieces were missed
+    /// before it, so that nobody takes what follows for the whole.
+    pub fn try_next(&mut self) -> Option<Result<LiveText, Missed>> {
+        use broadcast::error::TryRecvError;
+        match self.0.try_recv() {
+            Ok(text) => Some(Ok(text)),
+            Err(TryRecvError::Lagged(pieces)) => Some(Err(Missed { pieces })),
+            Err(TryRecvError::Empty | TryRecvError::Closed) => None,
+        }
+    }
+}
+
+/// A watcher was too slow: pieces that it will not hear, of any run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Missed {
+    /// How many.
+    pub pieces: u64,
 }
 
 async fn next<T: Clone>(receiver: &mut broadcast::Receiver<T>) -> Option<T> {
