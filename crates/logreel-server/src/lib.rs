@@ -13,6 +13,7 @@
 //! # drop(app); engine.close().await?; Ok(()) }
 //! ```
 
+mod agui;
 mod answer;
 mod app;
 mod blobs;

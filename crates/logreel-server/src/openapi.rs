@@ -111,6 +111,7 @@ fn about_part(name: &str) -> &'static str {
         "session" => "A session's name",
         "digest" => "`blake3:` and 64 hex digits",
         "name" => "A signal's name",
+        "spec" => "The name of a spec, as `GET /v1/specs` has it",
         _ => "A part of the path",
     }
 }

@@ -82,7 +82,7 @@ struct Resume {
 
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
-struct AddBudget {
+pub(crate) struct AddBudget {
     tokens: Option<u64>,
     usd: Option<f64>,
     wall_ms: Option<u64>,
@@ -91,7 +91,7 @@ struct AddBudget {
 }
 
 impl AddBudget {
-    fn budget(&self) -> Result<Budget, Problem> {
+    pub(crate) fn budget(&self) -> Result<Budget, Problem> {
         let usd_micros = match self.usd.map(|usd| (usd * 1e6).round()) {
             None => None,
             Some(micros) if micros.is_finite() && (0.0..1e18).contains(&micros) => {

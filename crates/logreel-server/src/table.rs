@@ -7,8 +7,8 @@ use crate::call::KEY_BYTES_MAX;
 use crate::operation::{Given, Operation};
 use crate::say::{RECEIPT, WARNING};
 use crate::{
-    blobs, diff, events, export, external, feed, health, metrics, openapi, runs, say, sessions,
-    start,
+    agui, blobs, diff, events, export, external, feed, health, metrics, openapi, runs, say,
+    sessions, start,
 };
 
 const JSON: &str = "application/json";
@@ -30,6 +30,7 @@ pub(crate) fn operations() -> Vec<Operation> {
     all.extend(said_to_runs());
     all.extend(driven_from_outside());
     all.extend(about_sessions());
+    all.push(for_agui());
     all
 }
 
@@ -486,4 +487,26 @@ fn about_sessions() -> Vec<Operation> {
         .answers(200, "The session as it is after", &[(JSON, "Session")])
         .may(&[404, 409]),
     ]
+}
+
+/// Its `threadId` and `runId` say what an `Idempotency-Key` would.
+fn for_agui() -> Operation {
+    Operation::new(
+        Method::POST,
+        "/v1/agui/{spec}",
+        "runForAgUi",
+        "Starts, answers or joins a run for an AG-UI 1.0 client, and streams it as AG-UI's events",
+        by!(agui::run),
+    )
+    .takes(Given::Json {
+        schema: "RunAgentInput",
+        required: true,
+    })
+    .answers(
+        200,
+        "Events of AG-UI, until the run ends or waits for a person",
+        &[(STREAM, "Text")],
+    )
+    .with(agui::RUN, "The run's id")
+    .may(&[404, 409])
 }

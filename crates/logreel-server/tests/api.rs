@@ -33,6 +33,7 @@ async fn every_operation(site: Site) {
     sessions(&site).await;
     driven_from_outside(&site).await;
     sent_twice(&site).await;
+    for_agui(&site).await;
     refused(&site).await;
 
     let document = logreel_server::openapi::document();
@@ -43,6 +44,16 @@ async fn every_operation(site: Site) {
         let good = seen.iter().any(|(it, status)| it == id && *status < 300);
         assert!(good, "{id} never answered well: {seen:?}");
     }
+}
+
+async fn for_agui(site: &Site) {
+    let input = json!({
+        "threadId": "chat", "runId": "r", "messages": [], "forwardedProps": {"input": 21},
+    });
+    let said = site.post("/v1/agui/double", input).await;
+    assert_eq!(said.status, 200, "{}", said.text);
+    assert!(said.header("logreel-run").starts_with("run_"));
+    assert!(said.text.contains("\"result\":42"), "{}", said.text);
 }
 
 async fn about_the_server(site: &Site) {

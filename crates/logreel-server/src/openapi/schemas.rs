@@ -16,6 +16,7 @@ pub(super) fn all() -> Value {
     all.extend(of_runs());
     all.extend(of_requests());
     all.extend(of_diffs());
+    all.extend(of_agui());
     Value::Object(all)
 }
 
@@ -549,6 +550,38 @@ fn of_diffs() -> Named {
         (
             "OtherSide",
             closed(json!({"seq": count(), "body": anything()})),
+        ),
+    ])
+}
+
+/// What an AG-UI client sends; open, because newer ones say more.
+fn of_agui() -> Named {
+    let some_text = || json!({"type": "string", "minLength": 1});
+    let open = |properties: Value, required: &[&str]| json!({"type": "object", "properties": properties, "required": required});
+    named([
+        (
+            "RunAgentInput",
+            open(
+                json!({
+                    "threadId": {"type": "string", "minLength": 1, "maxLength": 512},
+                    "runId": some_text(),
+                    "messages": list(open(json!({"id": text(), "role": text()}), &["id", "role"])),
+                    "state": anything(), "tools": anything(), "context": anything(),
+                    "forwardedProps": anything(),
+                    "resume": or_null(list(reference("ResumeEntry"))),
+                }),
+                &["threadId", "runId", "messages"],
+            ),
+        ),
+        (
+            "ResumeEntry",
+            open(
+                json!({
+                    "interruptId": some_text(), "status": {"enum": ["resolved", "cancelled"]},
+                    "payload": anything(),
+                }),
+                &["interruptId", "status"],
+            ),
         ),
     ])
 }

@@ -1,0 +1,245 @@
+//! `resume` of an AG-UI client: what it says to the waits that it was told of.
+
+use std::ops::ControlFlow;
+
+use logreel::core::Payload;
+use logreel::core::event::{Budget, Resolution, WaitKind, WaitStarted};
+use logreel::{Answer, Body, ErrorKind, Event, Json, RunId, RunStore, Seq, WaitId, tree};
+use serde_json::Value;
+
+use super::input::{ResumeEntry, ResumeStatus};
+use super::waits;
+use crate::Problem;
+use crate::call::Call;
+use crate::say;
+
+/// What is done about one wait.
+pub(crate) struct Act {
+    run: RunId,
+    wait: WaitId,
+    what: What,
+}
+
+enum What {
+    Answer(Answer),
+    Resolve(String, Resolution),
+    Raise(Budget),
+    /// Drives it on.
+    Resume,
+    /// Someone will not give what it waits for.
+    Cancel,
+    /// It was ended before, by this request or someone else.
+    Nothing,
+}
+
+/// What the entries of a request mean; refused as a whole when one makes no sense.
+pub(crate) async fn understood(
+    call: &Call,
+    root: &RunId,
+    entries: &[ResumeEntry],
+) -> Result<Vec<Act>, Problem> {
+    let mut acts = Vec::new();
+    for entry in entries {
+        acts.push(act(call, root, entry).await?);
+    }
+    Ok(acts)
+}
+
+/// Says it to the run, and to those below it. The same again changes nothing.
+pub(crate) async fn apply(call: &Call, root: &RunId, acts: Vec<Act>) -> Result<(), Problem> {
+    let engine = &call.app.engine;
+    for Act { run, wait, what } in acts {
+        match what {
+            What::Answer(answer) => {
+                engine.answer(&run, answer.to(wait).by(call.by())).await?;
+            }
+            What::Resolve(of, resolution) => {
+                engine.resolve(&run, of, resolution, call.by()).await?;
+            }
+            What::Raise(budget) => {
+                engine.add_budget(&run, budget, call.by()).await?;
+                call.app.specs.resume(&run, false, None).await?;
+            }
+            What::Resume => call.app.specs.resume(&run, false, None).await?,
+            What::Cancel => {
+                let reason = format!("by {}: it will not get what it waits for", call.by());
+                say::stop(call, root, Some(reason)).await?;
+            }
+            What::Nothing => {}
+        }
+    }
+    Ok(())
+}
+
+async fn act(call: &Call, root: &RunId, entry: &ResumeEntry) -> Result<Act, Problem> {
+    let store = &**call.app.engine.store();
+    let id = &entry.interrupt_id;
+    let unknown = || Problem::not_found(format!("{root} has no wait {id:?}"));
+    let (run, wait) = waits::parse(root, id).ok_or_else(unknown)?;
+    if run != *root && tree::root(store, run).await? != *root {
+        return Err(unknown());
+    }
+    let row = store.entry(&run).await?.row;
+    let open = row.facts.waits.iter().find(|open| open.wait.wait == wait);
+    let what = match open {
+        Some(open) => said(&open.wait, entry)?,
+        None => {
+            let was = started(store, &run, wait).await?.ok_or_else(unknown)?;
+            match was.kind.is_answerable() && entry.status == ResumeStatus::Resolved {
+                // The same answer gets the same receipt, another is a conflict.
+                true => said(&was, entry)?,
+                false => What::Nothing,
+            }
+        }
+    };
+    Ok(Act { run, wait, what })
+}
+
+/// A wait that is over.
+async fn started(
+    store: &dyn RunStore,
+    run: &RunId,
+    wait: WaitId,
+) -> Result<Option<WaitStarted>, Problem> {
+    let mut found = None;
+    let mut each = |event: Event| match event.body {
+        Body::WaitStarted(started) if started.wait == wait => {
+            found = Some(started);
+            ControlFlow::Break(())
+        }
+        _ => ControlFlow::Continue(()),
+    };
+    store.scan(run, Seq::FIRST, &mut each).await?;
+    Ok(found)
+}
+
+fn said(wait: &WaitStarted, entry: &ResumeEntry) -> Result<What, Problem> {
+    let (id, payload) = (&entry.interrupt_id, &entry.payload);
+    if entry.status == ResumeStatus::Cancelled {
+        return Ok(match wait.kind {
+            WaitKind::Approval => What::Answer(Answer::deny()),
+            _ => What::Cancel,
+        });
+    }
+    let refused = |expected: &str| {
+        let detail = format!("`payload` for {id:?} is {payload}; expected {expected}");
+        Problem::invalid(detail)
+    };
+    match wait.kind {
+        WaitKind::Approval => approval(payload)
+            .map(What::Answer)
+            .ok_or_else(|| refused("{\"approved\": true} or {\"approved\": false}")),
+        WaitKind::Signal => {
+            let value = Json::from(payload.clone());
+            Ok(What::Answer(Answer::value(value)))
+        }
+        WaitKind::InDoubt => {
+            let step = wait.step.as_ref().map(ToString::to_string);
+            let of = step.or_else(|| wait.call.as_ref().map(ToString::to_string));
+            let resolution = resolution(payload);
+            let expected = "one of {\"returned\": …}, {\"failed\": …} and {\"retry\": true}";
+            match (of, resolution) {
+                (Some(of), Some(resolution)) => Ok(What::Resolve(of, resolution)),
+                _ => Err(refused(expected)),
+            }
+        }
+        WaitKind::Budget => {
+            let add: say::AddBudget = serde_json::from_value(payload.clone())
+                .map_err(|_| refused("what to add, such as {\"tokens\": 50000}"))?;
+            Ok(What::Raise(add.budget()?))
+        }
+        WaitKind::Paused | WaitKind::CrashLoop | WaitKind::Retry => Ok(What::Resume),
+        WaitKind::Timer | WaitKind::Child => {
+            let detail = format!("{id:?} is nothing that someone can answer");
+            Err(Problem::new(ErrorKind::NotApplicable, detail))
+        }
+    }
+}
+
+/// Yes or no, in the shapes that clients use. Nothing is never a yes.
+fn approval(payload: &Value) -> Option<Answer> {
+    let yes = match payload {
+        Value::Bool(yes) => *yes,
+        Value::String(word) => match &*word.to_ascii_lowercase() {
+            "approve" | "approved" | "yes" => true,
+            "deny" | "denied" | "no" => false,
+            _ => return None,
+        },
+        Value::Object(fields) => {
+            let said = |name: &str| fields.get(name).and_then(Value::as_bool);
+            let yes = said("approved").or_else(|| said("approve"));
+            match (yes, said("denied").or_else(|| said("deny"))) {
+                (Some(yes), None) => yes,
+                (None, Some(no)) => !no,
+                _ => return None,
+            }
+        }
+        _ => return None,
+    };
+    let mut answer = match yes {
+        true => Answer::approve(),
+        false => Answer::deny(),
+    };
+    if let Some(value) = payload.get("value") {
+        answer = answer.with(Json::from(value.clone()));
+    }
+    if let Some(reason) = payload.get("reason").and_then(Value::as_str) {
+        answer = answer.because(reason);
+    }
+    Some(answer)
+}
+
+fn resolution(payload: &Value) -> Option<Resolution> {
+    let fields = payload.as_object().filter(|fields| fields.len() == 1)?;
+    match fields.iter().next()? {
+        (name, value) if name == "returned" => {
+            let (value, blob) = Payload::of(Json::from(value.clone()));
+            // One that is too large is not said by hand.
+            blob.is_none().then_some(Resolution::Returned(value))
+        }
+        (name, Value::String(why)) if name == "failed" => Some(Resolution::Failed(why.clone())),
+        (name, Value::Bool(true)) if name == "retry" => Some(Resolution::Retry),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_yes_is_said_and_never_guessed() {
+        for yes in [
+            json!(true),
+            json!({"approved": true}),
+            json!("approve"),
+            json!({"deny": false}),
+        ] {
+            assert_eq!(approval(&yes), Some(Answer::approve()), "{yes}");
+        }
+        for no in [
+            json!(false),
+            json!({"approve": false}),
+            json!("no"),
+            json!({"denied": true}),
+        ] {
+            assert_eq!(approval(&no), Some(Answer::deny()), "{no}");
+        }
+        for nothing in [
+            json!(null),
+            json!({}),
+            json!("maybe"),
+            json!(1),
+            json!({"value": 1}),
+            json!({"approved": true, "deny": true}),
+            json!({"approved": "true"}),
+        ] {
+            assert_eq!(approval(&nothing), None, "{nothing}");
+        }
+        let more = json!({"approved": true, "value": 3, "reason": "fine"});
+        let expected = Answer::approve().with(Json::from(json!(3))).because("fine");
+        assert_eq!(approval(&more), Some(expected));
+    }
+}

@@ -1,0 +1,309 @@
+//! The AG-UI endpoint: what it refuses, what it streams, and the client of AG-UI on a task with a document.
+//!
+//! The client needs node and `npm ci` in tests/agui, as `scripts/test` does it.
+
+#![allow(
+    clippy::unwrap_used,
+    missing_docs,
+    reason = "a test's name is its documentation, and what it did not expect is a failure"
+)]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use common::{Site, Stream};
+use logreel::core::CallId;
+use logreel::{Ctx, LiveText, Shown, TaskError};
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+fn input(thread: &str, run: &str) -> Value {
+    json!({
+        "threadId": thread, "runId": run, "state": {}, "tools": [], "context": [],
+        "messages": [{"id": "u1", "role": "user", "content": "publish?"}], "forwardedProps": {},
+    })
+}
+
+/// What comes of a request, until the end of its stream.
+async fn told(site: &Site, spec: &str, input: &Value) -> Vec<Value> {
+    let request = site.request(Method::POST, &format!("/v1/agui/{spec}"));
+    let mut stream = Stream::open(request.json(input)).await;
+    let mut told = Vec::new();
+    while let Some(block) = stream.next().await {
+        told.push(serde_json::from_str(&block.data).unwrap());
+    }
+    told
+}
+
+fn types(told: &[Value]) -> Vec<&str> {
+    told.iter().map(|it| it["type"].as_str().unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_spans_several_of_theirs_and_is_found_by_thread_and_run() {
+    let site = Site::on_disk().await;
+    let first = told(&site, "ask", &input("t", "r1")).await;
+    assert_eq!(
+        types(&first),
+        ["RUN_STARTED", "STATE_SNAPSHOT", "RUN_FINISHED"]
+    );
+    let interrupt = &first[2]["outcome"]["interrupts"][0];
+    assert_eq!(
+        (&interrupt["id"], &interrupt["message"]),
+        (&json!("w1"), &json!("publish?"))
+    );
+    let run = &first[0]["metadata"]["logreel"]["run"];
+
+    // The same again, and another name for it without anything new to say, are the same run.
+    for name in ["r1", "r2"] {
+        let again = told(&site, "ask", &input("t", name)).await;
+        let expected = [
+            "RUN_STARTED",
+            "STATE_SNAPSHOT",
+            "MESSAGES_SNAPSHOT",
+            "RUN_FINISHED",
+        ];
+        assert_eq!(types(&again), expected);
+        assert_eq!(&again[0]["metadata"]["logreel"]["run"], run);
+        assert_eq!(again[2]["messages"], input("t", name)["messages"]);
+        assert_eq!(again[3]["outcome"], first[2]["outcome"]);
+    }
+    let mut answer = input("t", "r3");
+    answer["resume"] = json!([{"interruptId": "w1", "status": "resolved", "payload": true}]);
+    let last = told(&site, "ask", &answer).await;
+    assert_eq!(&last[0]["metadata"]["logreel"]["run"], run);
+    let end = last.last().unwrap();
+    assert_eq!(
+        (&end["outcome"]["type"], &end["result"]),
+        (&json!("success"), &json!(true))
+    );
+    let labels = &site
+        .get(&format!("/v1/runs/{}", run.as_str().unwrap()))
+        .await
+        .json()["labels"];
+    assert_eq!(labels["agui.run"], "r1");
+
+    // After the end whatever they called it leads to it, and another message begins anew.
+    for name in ["r1", "r2", "r3"] {
+        let again = told(&site, "ask", &input("t", name)).await;
+        assert_eq!(&again[0]["metadata"]["logreel"]["run"], run, "{name}");
+        assert_eq!(again.last().unwrap()["result"], json!(true));
+    }
+    let mut more = input("t", "r4");
+    more["messages"][0]["id"] = json!("u2");
+    let begun = told(&site, "ask", &more).await;
+    assert_ne!(&begun[0]["metadata"]["logreel"]["run"], run);
+    // An answer that is sent again is for the run that it answered, not for the one that waits now.
+    let again = told(&site, "ask", &answer).await;
+    assert_eq!(&again[0]["metadata"]["logreel"]["run"], run);
+    let waits = told(&site, "ask", &more).await;
+    let end = waits.last().unwrap();
+    assert_eq!(end["outcome"]["type"], "interrupt");
+    // The same message once more, under a name that nobody knows, is asked once more.
+    more["resume"] = json!([{"interruptId": "w1", "status": "resolved", "payload": true}]);
+    more["runId"] = json!("r5");
+    assert_eq!(
+        told(&site, "ask", &more).await.last().unwrap()["result"],
+        json!(true)
+    );
+    more["runId"] = json!("r6");
+    more.as_object_mut().unwrap().remove("resume");
+    let anew = told(&site, "ask", &more).await;
+    let runs = [&begun, &anew].map(|told| &told[0]["metadata"]["logreel"]["run"]);
+    assert_ne!(runs[0], runs[1]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_begin_is_a_problem_and_no_stream() {
+    let site = Site::in_memory().await;
+    let with = |name: &str, value: Value| {
+        let mut input = input("t", "r");
+        input[name] = value;
+        input
+    };
+    let image = json!([{"id": "u", "role": "user", "content": [{"type": "image"}]}]);
+    let resume = |id: &str, payload: Value| {
+        let entry = json!({"interruptId": id, "status": "resolved", "payload": payload});
+        with("resume", json!([entry]))
+    };
+    let refused = [
+        ("nobody", input("t", "r"), 404, "not_found"),
+        (
+            "ask",
+            json!({"threadId": "t", "runId": "r"}),
+            422,
+            "invalid",
+        ),
+        ("ask", with("threadId", json!("")), 422, "invalid"),
+        ("ask", with("runId", json!("")), 422, "invalid"),
+        ("ask", with("messages", json!([])), 422, "invalid"),
+        (
+            "ask",
+            with("messages", json!([{"role": "user"}])),
+            422,
+            "invalid",
+        ),
+        ("ask", with("messages", image), 422, "invalid"),
+        ("ask", resume("w1", json!(true)), 404, "not_found"),
+    ];
+    for (spec, input, status, kind) in refused {
+        let said = site.post(&format!("/v1/agui/{spec}"), input.clone()).await;
+        assert_eq!(
+            (said.status, &said.json()["kind"]),
+            (status, &json!(kind)),
+            "{input}"
+        );
+    }
+    // Once there is a run that waits.
+    told(&site, "ask", &input("t", "r")).await;
+    let mut other = with(
+        "messages",
+        json!([{"id": "u2", "role": "user", "content": "x"}]),
+    );
+    other["runId"] = json!("r2");
+    let refused = [
+        ("ask", other, 409, "busy"),
+        ("double", input("t", "r"), 409, "conflict"),
+        ("ask", resume("w1", Value::Null), 422, "invalid"),
+        ("ask", resume("w1", json!("perhaps")), 422, "invalid"),
+        ("ask", resume("w2", json!(true)), 404, "not_found"),
+        ("ask", resume("elsewhere", json!(true)), 404, "not_found"),
+    ];
+    for (spec, input, status, kind) in refused {
+        let said = site.post(&format!("/v1/agui/{spec}"), input.clone()).await;
+        assert_eq!(
+            (said.status, &said.json()["kind"]),
+            (status, &json!(kind)),
+            "{input}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_joins_in_the_middle_of_an_answer_is_told_its_beginning_once() {
+    let site = Site::in_memory().await;
+    let go = Arc::new(Notify::new());
+    let gate = Arc::clone(&go);
+    site.engine.task("talks", move |ctx: Ctx, _: String| {
+        let gate = Arc::clone(&gate);
+        async move {
+            for words in [None, Some("so to "), Some("say")] {
+                ctx.log().show(LiveText {
+                    run: ctx.run_id(),
+                    call: CallId::new("m1.turn").unwrap(),
+                    attempt: 1,
+                    shown: words.map_or(Shown::Reset, |words| Shown::Text(words.into())),
+                });
+            }
+            let held = ctx.step("hold").run(|| async {
+                gate.notified().await;
+                Ok::<_, TaskError>(())
+            });
+            held.await?;
+            Ok("done".to_owned())
+        }
+    });
+    // Up to what was said so far, and then the rest.
+    let follow = async || {
+        let request = site.request(Method::POST, "/v1/agui/talks");
+        let mut stream = Stream::open(request.json(&input("t", "r"))).await;
+        let (mut told, mut said) = (Vec::new(), String::new());
+        while said != "so to say" {
+            let event: Value = serde_json::from_str(&stream.next().await.unwrap().data).unwrap();
+            said.push_str(event["delta"].as_str().unwrap_or_default());
+            told.push(event);
+        }
+        (told, stream)
+    };
+    let (_, mut first) = follow().await;
+    let (joined, mut second) = follow().await;
+    let expected = ["RUN_STARTED", "STATE_SNAPSHOT", "MESSAGES_SNAPSHOT"];
+    assert_eq!(types(&joined)[..3], expected);
+    let begun = |it: &&Value| it["type"] == "TEXT_MESSAGE_START";
+    assert_eq!(joined.iter().filter(begun).count(), 1, "{joined:?}");
+    go.notify_one();
+    for stream in [&mut first, &mut second] {
+        let mut last = Value::Null;
+        while let Some(block) = stream.next().await {
+            last = serde_json::from_str(&block.data).unwrap();
+        }
+        assert_eq!(last["result"], "done");
+    }
+}
+
+/// What a client does not read is not kept for it: more than fits into the socket.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_reads_late_is_fed_from_the_store() {
+    let site = Site::on_disk().await;
+    site.engine.task("much", |ctx: Ctx, to: u64| async move {
+        for n in 0..to {
+            let data = json!({"n": n, "more": "x".repeat(60_000)});
+            ctx.emit("page", &data).await?;
+        }
+        Ok(())
+    });
+    let mut input = input("t", "r");
+    input["forwardedProps"] = json!({"input": 200});
+    let request = site.request(Method::POST, "/v1/agui/much").json(&input);
+    let mut late = Stream::open(request).await;
+    let begun: Value = serde_json::from_str(&late.next().await.unwrap().data).unwrap();
+    let run = begun["metadata"]["logreel"]["run"].as_str().unwrap();
+    site.until(run, |entry| entry.row.status().is_terminal())
+        .await;
+    let (mut seen, mut last) = (Vec::new(), Value::Null);
+    while let Some(block) = late.next().await {
+        last = serde_json::from_str(&block.data).unwrap();
+        seen.extend(last["value"]["n"].as_u64());
+    }
+    assert_eq!(seen, (0..200).collect::<Vec<_>>());
+    assert_eq!(last["outcome"]["type"], "success");
+}
+
+/// The client's program; without it the test says why it is skipped, which on CI is a failure.
+fn client() -> Option<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agui");
+    let has_node = std::process::Command::new("node").arg("--version").output();
+    let lacks = match has_node.is_ok_and(|it| it.status.success()) {
+        false => "node is not installed",
+        true if !folder.join("node_modules/@ag-ui/client").exists() => {
+            "`npm ci` was not run in crates/logreel-server/tests/agui"
+        }
+        true => return Some(folder.join("client.mjs")),
+    };
+    assert!(
+        std::env::var_os("CI").is_none(),
+        "{lacks}, and CI may not skip it"
+    );
+    eprintln!("skipped: {lacks}");
+    None
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_client_of_agui_ends_with_the_document_of_the_run() {
+    let Some(client) = client() else { return };
+    let site = Site::on_disk().await;
+    site.engine
+        .task("remember", |ctx: Ctx, to: u64| async move {
+            for n in 1..=to {
+                let list: Vec<u64> = (1..=n).collect();
+                ctx.set_state(&json!({"count": n, "list": list})).await?;
+            }
+            ctx.message("assistant", &format!("so far {to}")).await?;
+            ctx.approval("more?").await?;
+            for n in to + 1..=2 * to {
+                ctx.set_state(&json!({"count": n, "list": [{"n": n}], "a/b~": null}))
+                    .await?;
+            }
+            Ok(())
+        });
+    let mut node = std::process::Command::new("node");
+    node.arg(client).arg(&site.url).arg("state");
+    let ran = tokio::task::block_in_place(|| node.output().unwrap());
+    let (out, err) = (ran.stdout, ran.stderr);
+    let (out, err) = (String::from_utf8_lossy(&out), String::from_utf8_lossy(&err));
+    assert!(ran.status.success(), "{out}\n{err}");
+    assert!(out.contains("state: as it should be"), "{out}");
+}
