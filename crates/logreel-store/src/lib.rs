@@ -10,11 +10,14 @@ pub mod erase;
 pub mod error;
 pub mod fork;
 pub mod import;
+mod locks;
 pub mod memory;
 pub mod model;
 pub mod sqlite;
 pub mod store;
 pub mod tip;
+mod tips;
+mod words;
 
 #[cfg(feature = "testing")]
 pub mod contract;

@@ -1,12 +1,12 @@
 //! What there is to see: lists, names, sessions.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
-use logreel_core::row::End;
-use logreel_core::{Payload, Row, RunId, Seq, Session};
+use logreel_core::{Row, RunId, Seq, Session};
 
 use super::MemoryStore;
+use crate::words::{words, words_of};
 use crate::{Cursor, Error, Filter, News, RunPage, SessionInfo, Since, Told};
 
 impl MemoryStore {
@@ -153,48 +153,7 @@ fn matches(filter: &Filter, row: &Row) -> bool {
             .parent
             .is_none_or(|run| facts.parent.as_ref().is_some_and(|it| it.run == run))
         && filter.search.as_ref().is_none_or(|search| {
-            let have = words_of(row);
+            let have = words_of(&row.facts);
             words(search).all(|word| have.contains(&word))
         })
-}
-
-/// The words people find a run by: those of its input, output, agent and labels.
-fn words_of(row: &Row) -> HashSet<String> {
-    let facts = &row.facts;
-    let mut all: HashSet<String> = words(&facts.agent).collect();
-    for (name, value) in &facts.labels {
-        all.extend(words(name).chain(words(value)));
-    }
-    let output = match facts.ended.as_ref().map(|ended| &ended.end) {
-        Some(End::Completed { output }) => Some(output),
-        _ => None,
-    };
-    for json in [Some(&facts.input), output]
-        .into_iter()
-        .flatten()
-        .filter_map(Payload::inline)
-    {
-        collect_words(&json.to_value(), &mut all);
-    }
-    all
-}
-
-/// From the decoded value, not its text: `\n` in a JSON string is a blank, not the letter n.
-fn collect_words(value: &serde_json::Value, all: &mut HashSet<String>) {
-    match value {
-        serde_json::Value::String(text) => all.extend(words(text)),
-        serde_json::Value::Array(items) => items.iter().for_each(|item| collect_words(item, all)),
-        serde_json::Value::Object(fields) => {
-            for (name, value) in fields {
-                all.extend(words(name));
-                collect_words(value, all);
-            }
-        }
-        other => all.extend(words(&other.to_string())),
-    }
-}
-
-fn words(text: &str) -> impl Iterator<Item = String> {
-    let split = text.split(|c: char| !c.is_alphanumeric());
-    split.filter(|word| !word.is_empty()).map(str::to_lowercase)
 }

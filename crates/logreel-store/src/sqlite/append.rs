@@ -13,9 +13,9 @@ use super::open::Rows;
 use super::rows::{self, Mark, RECORD};
 use super::search;
 use super::share::Sources;
-use super::tips::Known;
 use super::writer::Tx;
 use crate::tip::{Prepared, Tip};
+use crate::tips::Known;
 use crate::{AppendError, Appended, Error};
 
 /// An append with its bodies written.

@@ -10,9 +10,9 @@ use rusqlite::Connection;
 use super::append::{self, Before, Landed, Landing, land};
 use super::failure::Halt;
 use super::rows::{self, Mark, RECORD};
-use super::tips::Known;
 use super::writer::Tx;
 use crate::tip::prepare;
+use crate::tips::Known;
 use crate::{Commanded, Error};
 
 pub(super) fn command(

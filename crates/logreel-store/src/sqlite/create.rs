@@ -15,9 +15,9 @@ use super::limit;
 use super::rows::{self, Mark, RECORD, Stored};
 use super::search;
 use super::share::Sources;
-use super::tips::Known;
 use super::writer::Tx;
 use crate::tip::{Prepared, Tip};
+use crate::tips::Known;
 use crate::{CreateError, Created, Error, OwnerId};
 
 /// How long the key of a deleted run is kept.

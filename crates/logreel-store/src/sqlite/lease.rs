@@ -11,9 +11,9 @@ use super::limit;
 use super::open::Shared;
 use super::owners::Life;
 use super::rows::{self, Mark, Stored};
-use super::tips::Known;
 use super::writer::Tx;
 use crate::tip::prepare;
+use crate::tips::Known;
 use crate::{ClaimOutcome, Claimable, Entry, Error, Lapsed, Owner, OwnerId};
 
 /// Adds an owner, whose lock is held already, and clears away what dead ones left.

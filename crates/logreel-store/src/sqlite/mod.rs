@@ -34,7 +34,6 @@ mod share;
 mod stage;
 mod store;
 mod tail;
-mod tips;
 mod writer;
 
 pub use doctor::Description;

@@ -6,21 +6,17 @@
 //! monotonic clock = silent, so that others may take over; dead it is not known to be. No wall clock is compared, so a jump changes nothing.
 
 use std::collections::HashMap;
-use std::fs::{self, File, TryLockError};
-use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use logreel_core::Digest;
 use logreel_core::row::Facts;
 use rusqlite::{Connection, OptionalExtension};
-use rustix::io::Errno;
-use rustix::process::{Pid, test_kill_process};
 
-use super::connect::nap;
 use super::failure::Halt;
+use crate::locks::Locks;
 use crate::{Env, Error, Owner, OwnerId};
 
 /// This host's id and its name: (machine id, boot id, pid namespace), where a pid means something.
@@ -65,39 +61,32 @@ pub(super) struct Owners {
     env: Arc<dyn Env>,
     lease: Duration,
     host: String,
-    folder: PathBuf,
-    known: Mutex<Known>,
-}
-
-#[derive(Default)]
-struct Known {
-    /// The locks of owners that joined through this store.
-    held: HashMap<OwnerId, File>,
-    /// The beats of others, and when each was first seen.
-    seen: HashMap<OwnerId, (i64, Duration)>,
+    /// Those of owners that joined through this store are held.
+    locks: Locks,
+    /// The beats of owners, and when each was first seen.
+    seen: Mutex<HashMap<OwnerId, (i64, Duration)>>,
 }
 
 impl Owners {
     pub fn new(store: &Path, env: Arc<dyn Env>, lease: Duration) -> Self {
         let mut folder = store.as_os_str().to_owned();
         folder.push(".owners");
-        let (folder, host) = (folder.into(), this_host().0);
         Self {
             env,
             lease,
-            host,
-            folder,
-            known: Mutex::default(),
+            host: this_host().0,
+            locks: Locks::new(folder.into()),
+            seen: Mutex::default(),
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn seen(&self) -> MutexGuard<'_, HashMap<OwnerId, (i64, Duration)>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where the locks are, and what else owners leave beside the store.
     pub fn folder(&self) -> &Path {
-        &self.folder
+        self.locks.folder()
     }
 
     /// Whether the owner is a process of this host.
@@ -105,62 +94,24 @@ impl Owners {
         owner.host == self.host
     }
 
-    fn file(&self, owner: OwnerId) -> PathBuf {
-        self.folder.join(owner.to_string())
-    }
-
-    /// Takes the owner's own lock, which the system gives back when the process ends. One of another
-    /// host has its lock there.
+    /// Takes the owner's own lock. One of another host has its lock there.
     pub fn hold(&self, owner: &Owner) -> Result<(), Error> {
-        if !self.is_here(owner) {
-            return Ok(());
+        match self.is_here(owner) {
+            true => self.locks.hold(owner.id),
+            false => Ok(()),
         }
-        let owner = owner.id;
-        let fail = |error: io::Error| Error::Unavailable {
-            what: format!("{} cannot be locked: {error}", self.file(owner).display()),
-            source: Some(Arc::new(error)),
-        };
-        if self.known().held.contains_key(&owner) {
-            return Ok(());
-        }
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&self.folder)
-            .map_err(fail)?;
-        let path = self.file(owner);
-        for _ in 0..1000 {
-            let file = open_lock(&path, true).map_err(fail)?;
-            match file.try_lock() {
-                // Whoever sweeps may have removed the file between our open and our lock.
-                Ok(()) if is_still(&file, &path) => {
-                    self.known().held.insert(owner, file);
-                    return Ok(());
-                }
-                Ok(()) => {}
-                Err(TryLockError::WouldBlock) => nap(Duration::from_millis(1)),
-                Err(TryLockError::Error(error)) => return Err(fail(error)),
-            }
-        }
-        Err(Error::unavailable(format!(
-            "{} is locked by someone else",
-            path.display()
-        )))
     }
 
     /// Gives the owner's lock back and removes its file.
     pub fn let_go(&self, owner: OwnerId) {
-        let mut known = self.known();
-        known.seen.remove(&owner);
-        if known.held.remove(&owner).is_some() {
-            remove(&self.file(owner));
-        }
+        self.seen().remove(&owner);
+        self.locks.let_go(owner);
     }
 
     /// The owner gave a sign of life through this store.
     pub fn heard(&self, owner: OwnerId, beat: i64) {
         let now = self.env.monotonic();
-        self.known().seen.insert(owner, (beat, now));
+        self.seen().insert(owner, (beat, now));
     }
 
     /// Whether the owner lives, as far as is known here.
@@ -240,15 +191,12 @@ impl Owners {
     fn judge(&self, owner: &Owner, beat: i64) -> Life {
         // On this host a free lock says at once that the owner is dead. A held one says only that it
         // exists: frozen past its lease, it beats no more.
-        if self.is_here(owner)
-            && !self.known().held.contains_key(&owner.id)
-            && !(is_locked(&self.file(owner.id)) && has_process(owner.pid))
-        {
+        if self.is_here(owner) && self.locks.is_dead(owner) {
             return Life::Dead;
         }
         let now = self.env.monotonic();
-        let mut known = self.known();
-        let seen = known.seen.entry(owner.id).or_insert((beat, now));
+        let mut known = self.seen();
+        let seen = known.entry(owner.id).or_insert((beat, now));
         if seen.0 != beat {
             *seen = (beat, now);
         }
@@ -264,78 +212,11 @@ impl Owners {
         &self,
         is_known: impl Fn(OwnerId) -> rusqlite::Result<bool>,
     ) -> rusqlite::Result<()> {
-        // No folder, nothing to sweep.
-        let Ok(files) = fs::read_dir(&self.folder) else {
-            return Ok(());
-        };
-        for file in files.flatten() {
-            let name = file.file_name();
-            let Some(owner) = name
-                .to_str()
-                .and_then(|name| u64::from_str_radix(name, 16).ok())
-            else {
-                continue;
-            };
-            if is_known(OwnerId(owner))? || self.known().held.contains_key(&OwnerId(owner)) {
-                continue;
-            }
-            // Removed only under its lock: an owner that is joining sees that its file is gone.
-            if let Ok(lock) = open_lock(&file.path(), false)
-                && lock.try_lock().is_ok()
-            {
-                remove(&file.path());
+        for owner in self.locks.others() {
+            if !is_known(owner)? {
+                self.locks.remove_if_free(owner);
             }
         }
         Ok(())
-    }
-}
-
-fn open_lock(path: &Path, create: bool) -> io::Result<File> {
-    fs::OpenOptions::new()
-        .write(true)
-        .create(create)
-        .truncate(false)
-        .open(path)
-}
-
-fn is_still(file: &File, path: &Path) -> bool {
-    match (file.metadata(), fs::metadata(path)) {
-        (Ok(ours), Ok(there)) => (ours.dev(), ours.ino()) == (there.dev(), there.ino()),
-        _ => false,
-    }
-}
-
-/// A lock that cannot even be asked for counts as held: taking over from the living is worse.
-fn is_locked(path: &Path) -> bool {
-    match open_lock(path, false) {
-        Ok(file) => file.try_lock().is_err(),
-        Err(error) => error.kind() != io::ErrorKind::NotFound,
-    }
-}
-
-/// Whether there is a process of this number that can still do something. One that cannot be seen counts.
-fn has_process(pid: u32) -> bool {
-    let Some(number) = Pid::from_raw(pid.cast_signed()) else {
-        return true;
-    };
-    if let Err(Errno::SRCH) = test_kill_process(number) {
-        return false;
-    }
-    // A zombie answers too. Its state is that of its first thread; others may run on.
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let Some((_, after_name)) = stat.rsplit_once(')') else {
-        return true;
-    };
-    let mut fields = after_name.split_ascii_whitespace();
-    let is_zombie = fields
-        .next()
-        .is_some_and(|state| matches!(state, "Z" | "X"));
-    let threads = fields.nth(16).and_then(|threads| threads.parse().ok());
-    !is_zombie || threads.unwrap_or(0) > 1
-}
-
-fn remove(path: &Path) {
-    if let Err(error) = fs::remove_file(path) {
-        tracing::warn!("the lock file {} was not removed: {error}", path.display());
     }
 }

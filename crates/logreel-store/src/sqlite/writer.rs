@@ -35,8 +35,8 @@ use super::checkpoint::Checkpointer;
 use super::connect::{SERVED_PAGES, nap};
 use super::failure::{Halt, failed, surely_not_written};
 use super::open::{Shared, connect_writer};
-use super::tips::Tips;
 use crate::Error;
+use crate::tips::Tips;
 
 /// A writer busy for this long on end ..
 const BUSY: Duration = Duration::from_millis(20);

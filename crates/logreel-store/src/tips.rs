@@ -12,14 +12,14 @@ const GENERATION: usize = 1024;
 
 /// A run's tip and its integer id.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(crate) struct Known {
     pub id: i64,
     pub tip: Tip,
 }
 
 /// Two generations: what was not asked for while a new one filled up is forgotten.
 #[derive(Debug, Default)]
-pub(super) struct Tips {
+pub(crate) struct Tips {
     young: HashMap<RunId, Known>,
     old: HashMap<RunId, Known>,
 }
