@@ -99,6 +99,20 @@ impl Doorbells {
         self.any.send_modify(|rings| rings.others += 1);
     }
 
+    /// The runs that someone listens for.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn listened(&self) -> Vec<RunId> {
+        let runs = self.lock();
+        let listened = runs.iter().filter(|(_, bell)| bell.receiver_count() > 0);
+        listened.map(|(run, _)| *run).collect()
+    }
+
+    /// Rings for whoever listens to all runs.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn ring_any(&self) {
+        self.any.send_modify(|rings| rings.others += 1);
+    }
+
     /// Whether anyone listens.
     pub fn has_listeners(&self) -> bool {
         self.any.receiver_count() > 0 || self.lock().values().any(|bell| bell.receiver_count() > 0)

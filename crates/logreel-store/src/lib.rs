@@ -1,7 +1,7 @@
 //! Where Logreel keeps runs.
 //!
 //! [`RunStore`] is the one seam: [`memory`] is short enough to be the specification, [`sqlite`] is
-//! the default, and the contract suite (feature `testing`) proves a store, ours or a third party's.
+//! the default, `postgres` (a feature) is for many machines, and the contract suite (feature `testing`) proves a store, ours or a third party's.
 //! Nothing above this crate knows SQL.
 
 pub mod doorbell;
@@ -13,6 +13,8 @@ pub mod import;
 mod locks;
 pub mod memory;
 pub mod model;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 pub mod sqlite;
 pub mod store;
 pub mod tip;
@@ -37,5 +39,7 @@ pub use model::{
     EventPage, Filter, Lapsed, NewRun, News, Owner, OwnerId, RunPage, SessionInfo, Since, Stats,
     Told,
 };
+#[cfg(feature = "postgres")]
+pub use postgres::PostgresStore;
 pub use sqlite::SqliteStore;
 pub use store::{Each, RunStore};

@@ -83,3 +83,55 @@ fn every_rule_is_in_the_macro() {
         );
     }
 }
+
+/// A schema of its own for each test, in the database that `LOGREEL_TEST_POSTGRES` names. Without the variable
+/// there is nothing to test on: `scripts/test` starts a server and sets it, or says that these tests
+/// were skipped.
+#[cfg(feature = "postgres")]
+mod postgres {
+    use std::sync::Arc;
+
+    use async_trait::async_trait;
+    use logreel_store::contract::{Harness, TestEnv};
+    use logreel_store::postgres::{Options, Times};
+    use logreel_store::{PostgresStore, RunStore};
+    use tempfile::TempDir;
+
+    struct Postgres {
+        url: String,
+        locks: TempDir,
+    }
+
+    impl Postgres {
+        fn new() -> Self {
+            let server = std::env::var("LOGREEL_TEST_POSTGRES")
+                .expect("LOGREEL_TEST_POSTGRES names a database to test on");
+            let locks = TempDir::new().expect("a temporary folder");
+            // As random as the folder's name.
+            let folder = locks.path().to_string_lossy().to_lowercase();
+            let schema: String = folder.chars().filter(char::is_ascii_alphanumeric).collect();
+            let schema = format!("{schema}{}", std::process::id());
+            let options = format!("options=-csearch_path%3D{schema}");
+            let and = if server.contains('?') { '&' } else { '?' };
+            let url = format!("{server}{and}{options}");
+            Self { url, locks }
+        }
+    }
+
+    #[async_trait]
+    impl Harness for Postgres {
+        async fn open(&self, env: TestEnv) -> Arc<dyn RunStore> {
+            let options = Options {
+                create: true,
+                env: Arc::new(env),
+                times: Times::Env,
+                locks: Some(self.locks.path().to_owned()),
+                ..Options::default()
+            };
+            let store = PostgresStore::open(&self.url, options).await;
+            Arc::new(store.expect("a store is opened"))
+        }
+    }
+
+    logreel_store::contract_tests!(Postgres::new());
+}

@@ -1,0 +1,378 @@
+//! A driver's append, and how any append lands in the tables (SEMANTICS 1-5).
+
+use std::sync::Arc;
+
+use logreel_core::chain::Sealed;
+use logreel_core::event::Relation;
+use logreel_core::row::Facts;
+use logreel_core::{AppendId, Blob, Epoch, Event, FOLD_VERSION, Head, RunId, Seq, Session, Status};
+
+use super::failure::Halt;
+use super::open::Shared;
+use super::rows::{self, Before, Line, Mark, RECORD};
+use super::writer::{Tx, Wrote};
+use crate::tip::{Prepared, Tip};
+use crate::tips::Known;
+use crate::{AppendError, Appended, Error};
+
+/// An append with its bodies written.
+#[derive(Clone)]
+pub(super) struct Work {
+    pub run: RunId,
+    pub expect: Head,
+    pub epoch: Epoch,
+    pub id: AppendId,
+    pub prepared: Vec<Prepared>,
+    pub blobs: Vec<Blob>,
+}
+
+/// Appends, or refuses and writes nothing.
+pub(super) async fn append(shared: &Arc<Shared>, work: Work) -> Result<Appended, AppendError> {
+    if let Some(appended) = quick(shared, &work).await? {
+        return Ok(appended);
+    }
+    let work = Arc::new(work);
+    shared
+        .transact(move |tx| {
+            let work = work.clone();
+            async move { in_full(&tx, &work).await }
+        })
+        .await
+}
+
+/// One statement, sent with those of other runs, when the run's tip is known here and nothing but events
+/// and the narrow row changes. `None` when it must be looked at in full.
+async fn quick(shared: &Arc<Shared>, work: &Work) -> Result<Option<Appended>, AppendError> {
+    let Some(tag) = work.id.driver_tag().filter(|_| work.blobs.is_empty()) else {
+        return Ok(None);
+    };
+    let Some(mut known) = shared.tips().take(&work.run, &work.expect) else {
+        return Ok(None);
+    };
+    let before = Before::of(&known.tip, false);
+    let results = known.tip.results;
+    // The tip is a guess; what contradicts it is looked at in full.
+    let extended = known
+        .tip
+        .extend(work.prepared.clone(), work.epoch, shared.clock.now());
+    let Ok(sealed) = extended else {
+        return Ok(None);
+    };
+    let row = &known.tip.row;
+    if sealed.is_empty() || !Arc::ptr_eq(&before.facts, &row.facts) || before.status != row.status()
+    {
+        return Ok(None);
+    }
+    let mark = Mark::Tag(tag);
+    let line = Line::new(
+        known.id,
+        &before.head,
+        work.epoch,
+        &known.tip,
+        &sealed,
+        &mark,
+    );
+    match shared.writer.submit(line).await {
+        Wrote::Landed => {}
+        Wrote::Refused | Wrote::NotWritten => return Ok(None),
+        Wrote::Unavailable(error) => return Err(error.into()),
+        Wrote::Ambiguous(what) => return settle_lost(shared, work, what).await.map(Some),
+    }
+    let (run, head) = (row.run, row.head.seq);
+    let results = known.tip.results.minus(results);
+    shared.tips().put(run, known);
+    shared.bells.ring_appended(&run, head);
+    Ok(Some(Appended {
+        events: sealed.into_iter().map(|sealed| sealed.event).collect(),
+        results,
+        repeated: false,
+    }))
+}
+
+/// The connection was lost while the append was on its way: if it landed, it is found by its id. If not, it
+/// may still be about to; only sending it again settles that.
+async fn settle_lost(
+    shared: &Arc<Shared>,
+    work: &Work,
+    what: String,
+) -> Result<Appended, AppendError> {
+    let (run, next) = (work.run, work.expect.seq.next());
+    let Some(tag) = work.id.driver_tag() else {
+        return Err(Error::Ambiguous { what }.into());
+    };
+    let found: Result<Option<Vec<Event>>, Error> = shared
+        .reading(|tx| async move {
+            let id = rows::id_of(&tx, &run).await?.ok_or(Error::NotFound(run))?;
+            tagged(&tx, id, next, tag).await
+        })
+        .await;
+    match found {
+        Ok(Some(events)) => Ok(Appended::again(events)),
+        Ok(None) | Err(_) => Err(Error::Ambiguous { what }.into()),
+    }
+}
+
+async fn in_full(tx: &Tx, work: &Work) -> Result<Appended, Halt<AppendError>> {
+    let stored = rows::lock(tx, &work.run).await.map_err(Halt::lift)?;
+    if work.id.driver_tag().is_none()
+        && let Some(events) = first_answer(tx, &work.run, &work.id)
+            .await
+            .map_err(Halt::lift)?
+    {
+        return Ok(Appended::again(events));
+    }
+    if stored.row.head != work.expect || stored.epoch != work.epoch || !stored.live {
+        if let Some(tag) = work.id.driver_tag() {
+            let next = work.expect.seq.next();
+            let landed = tagged(tx, stored.id, next, tag).await.map_err(Halt::lift)?;
+            if let Some(events) = landed {
+                return Ok(Appended::again(events));
+            }
+        }
+        return Err(Halt::Refused(if stored.epoch != work.epoch {
+            AppendError::Fenced {
+                current: stored.epoch,
+            }
+        } else if !stored.live {
+            AppendError::Ended(stored.row.status())
+        } else {
+            AppendError::Conflict {
+                head: stored.row.head,
+            }
+        }));
+    }
+    stored.check_foldable()?;
+    let mut tip = stored.tip()?;
+    let before = Before::of(&tip, stored.stale);
+    let results = tip.results;
+    let now = tx.shared.clock.now();
+    let sealed = tip
+        .extend(work.prepared.clone(), work.epoch, now)
+        .map_err(|illegal| Halt::Refused(illegal.into()))?;
+    let mark = match work.id.driver_tag() {
+        Some(tag) => Mark::Tag(tag),
+        None => Mark::Id(work.id.as_str().to_owned()),
+    };
+    let results = tip.results.minus(results);
+    let landing = Landing {
+        id: stored.id,
+        before,
+        epoch: work.epoch,
+        sealed: &sealed,
+        mark,
+        blobs: &work.blobs,
+    };
+    match land(tx, landing, tip).await.map_err(Halt::lift)? {
+        Landed::Refused => return Err(Halt::Again),
+        Landed::Live | Landed::Retired => {}
+    }
+    Ok(Appended {
+        events: sealed.into_iter().map(|sealed| sealed.event).collect(),
+        results,
+        repeated: false,
+    })
+}
+
+/// The events of the append with this id, if it landed before. The name of a request is used once.
+pub(super) async fn first_answer(
+    tx: &Tx,
+    run: &RunId,
+    id: &AppendId,
+) -> Result<Option<Vec<Event>>, Halt> {
+    let sql = "SELECT e.run, e.seq, e.append_id FROM events e JOIN runs r ON r.id = e.run
+        WHERE r.run = $1 AND e.append_id BETWEEN $2 AND $3 LIMIT 1";
+    // What a request asks follows its name, in hexadecimal digits.
+    let last = format!("{}{}", id.name(), if id.is_request() { "g" } else { "" });
+    let found = tx.opt(sql, &[&run.to_string(), &id.name(), &last]).await?;
+    let Some(found) = found else {
+        return Ok(None);
+    };
+    if found.try_get::<_, &str>(2)? != id.as_str() {
+        return Err(Error::RequestIdTaken(*run).into());
+    }
+    events_from(tx, found.try_get(0)?, found.try_get(1)?)
+        .await
+        .map(Some)
+}
+
+/// A driver's append is only ever sent again with the head it was first sent with, so if it landed,
+/// it landed right there.
+async fn tagged(tx: &Tx, id: i64, seq: Seq, tag: u64) -> Result<Option<Vec<Event>>, Halt> {
+    let sql = "SELECT tag FROM events WHERE run = $1 AND seq = $2";
+    let seq = seq.0.cast_signed();
+    let found = tx.opt(sql, &[&id, &seq]).await?;
+    let found: Option<Option<i64>> = found.map(|row| row.try_get(0)).transpose()?;
+    if found.flatten() != Some(tag.cast_signed()) {
+        return Ok(None);
+    }
+    events_from(tx, id, seq).await.map(Some)
+}
+
+/// The events of one append, from its first.
+async fn events_from(tx: &Tx, id: i64, seq: i64) -> Result<Vec<Event>, Halt> {
+    // Up to where the next append begins.
+    let sql = format!(
+        "SELECT {RECORD} FROM events WHERE run = $1 AND seq >= $2 AND seq < coalesce(
+           (SELECT min(seq) FROM events WHERE run = $1 AND seq > $2
+              AND (tag IS NOT NULL OR append_id IS NOT NULL)), 9223372036854775807)
+         ORDER BY seq"
+    );
+    let rows = tx.query(&sql, &[&id, &seq]).await?;
+    rows.iter().map(rows::event).collect()
+}
+
+/// Sealed events on their way into the tables.
+pub(super) struct Landing<'a> {
+    pub id: i64,
+    pub before: Before,
+    /// The lease's epoch, which must be the one stored.
+    pub epoch: Epoch,
+    pub sealed: &'a [Sealed],
+    pub mark: Mark,
+    pub blobs: &'a [Blob],
+}
+
+/// What became of it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Landed {
+    /// Head or epoch are others now; nothing was written.
+    Refused,
+    /// It is there, and the run goes on.
+    Live,
+    /// It is there, the run has ended, and nobody holds it.
+    Retired,
+}
+
+/// Writes events and the projection after them.
+pub(super) async fn land(tx: &Tx, landing: Landing<'_>, tip: Tip) -> Result<Landed, Halt> {
+    let Landing {
+        id,
+        before,
+        epoch,
+        sealed,
+        mark,
+        blobs,
+    } = landing;
+    let line = Line::new(id, &before.head, epoch, &tip, sealed, &mark);
+    if !line.land(tx).await? {
+        return Ok(Landed::Refused);
+    }
+    rows::insert_blobs(tx, id, blobs, sealed).await?;
+    tx.ring(tip.row.run, tip.row.head.seq);
+    let landed = project(tx, id, &before, &tip).await?;
+    if landed == Landed::Live {
+        // Taken back when the transaction does not commit.
+        tx.shared.tips().put(tip.row.run, Known { id, tip });
+    }
+    Ok(landed)
+}
+
+/// Writes the wide row again, as far as it changed.
+async fn project(tx: &Tx, id: i64, before: &Before, tip: &Tip) -> Result<Landed, Halt> {
+    let row = &tip.row;
+    let (facts, status) = (&row.facts, row.status());
+    let same_facts = Arc::ptr_eq(&before.facts, facts);
+    if same_facts && status == before.status && !before.stale {
+        return Ok(Landed::Live);
+    }
+    let ended = facts.ended.as_ref();
+    if same_facts && !before.stale {
+        let sql = "UPDATE runs SET status = $2 WHERE id = $1";
+        tx.exec(sql, &[&id, &status.as_str()]).await?;
+    } else {
+        write_facts(tx, id, tip).await?;
+    }
+    if facts.session != before.facts.session {
+        tx.exec("DELETE FROM active WHERE run = $1", &[&id]).await?;
+    }
+    let ends = ended.is_some() && before.facts.ended.is_none();
+    if ends || facts.input != before.facts.input {
+        rows::index(tx, id, facts).await?;
+    }
+    let landed = settle(tx, id, tip).await?;
+    if ends {
+        wake_parent(tx, facts).await?;
+    }
+    Ok(landed)
+}
+
+/// Writes all that the wide row says of a run's facts.
+pub(super) async fn write_facts(tx: &Tx, id: i64, tip: &Tip) -> Result<(), Halt> {
+    let row = &tip.row;
+    let facts = &row.facts;
+    let parent = facts.parent.as_ref();
+    let ended = facts.ended.as_ref();
+    tx.exec(
+        "UPDATE runs SET status = $2, facts = $3, fold_version = $4, spec_digest = $5, session = $6,
+           parent = $7, relation = $8, final_state_digest = $9 WHERE id = $1",
+        &[
+            &id,
+            &row.status().as_str(),
+            &rows::to_text(&**facts),
+            &i64::from(FOLD_VERSION),
+            &facts.spec_digest.as_bytes().as_slice(),
+            &facts.session.as_ref().map(Session::as_str).map(rows::plain),
+            &parent.map(|it| it.run.to_string()),
+            &parent.map(|it| rows::relation_name(it.relation)),
+            &ended.map(|ended| ended.final_state_digest.as_bytes().to_vec()),
+        ],
+    )
+    .await?;
+    Ok(())
+}
+
+/// What follows when nobody holds the run: it is queued for its time, or leaves `live`.
+pub(super) async fn settle(tx: &Tx, id: i64, tip: &Tip) -> Result<Landed, Halt> {
+    let sql = "SELECT owner IS NOT NULL FROM live WHERE run = $1";
+    let held: bool = tx.one(sql, &[&id]).await?.try_get(0)?;
+    if held {
+        return Ok(Landed::Live);
+    }
+    if tip.row.status().is_terminal() {
+        retire(tx, id, &tip.row.run).await?;
+        return Ok(Landed::Retired);
+    }
+    let ready_at = rows::queue_time(tx, id, &tip.row).await?;
+    let sql = "UPDATE live SET ready_at = $2 WHERE run = $1";
+    tx.exec(sql, &[&id, &ready_at]).await?;
+    Ok(Landed::Live)
+}
+
+/// An ended run that nobody holds leaves the hot table, and its session is free.
+pub(super) async fn retire(tx: &Tx, id: i64, run: &RunId) -> Result<(), Halt> {
+    tx.exec(
+        "UPDATE runs SET (epoch, event_epoch, head_seq, head_digest, updated_at, results, pulse) =
+           (SELECT epoch, event_epoch, head_seq, head_digest, updated_at, results, pulse
+            FROM live WHERE run = $1)
+         WHERE id = $1",
+        &[&id],
+    )
+    .await?;
+    tx.exec("DELETE FROM live WHERE run = $1", &[&id]).await?;
+    tx.exec("DELETE FROM active WHERE run = $1", &[&id]).await?;
+    tx.exec("DELETE FROM lapsed WHERE run = $1", &[&id]).await?;
+    tx.shared.tips().forget(run);
+    Ok(())
+}
+
+/// A child's end makes a parent that waits for it ready (SEMANTICS 18).
+pub(super) async fn wake_parent(tx: &Tx, facts: &Facts) -> Result<(), Halt> {
+    let Some(parent) = facts
+        .parent
+        .as_ref()
+        .filter(|it| it.relation == Relation::Child)
+    else {
+        return Ok(());
+    };
+    let stored = match rows::lock(tx, &parent.run).await {
+        Ok(stored) => stored,
+        // A pruned parent waits for nobody.
+        Err(Halt::Refused(Error::NotFound(_))) => return Ok(()),
+        Err(other) => return Err(other),
+    };
+    if stored.live && stored.lease.is_none() && stored.row.status() == Status::Waiting {
+        settle(tx, stored.id, &stored.tip()?).await?;
+        tx.ring_everywhere(parent.run);
+    }
+    Ok(())
+}

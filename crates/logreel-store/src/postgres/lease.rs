@@ -1,0 +1,387 @@
+//! Leases: joining, claiming, giving back (SEMANTICS 17, 18, 20).
+
+use logreel_core::decide::{ClaimDecision, decide_claim};
+use logreel_core::event::ClaimReason;
+use logreel_core::{Digest, Epoch, FORMAT, RunId, Timestamp};
+
+use super::append::{Landed, Landing, land, retire, settle};
+use super::failure::Halt;
+use super::limit;
+use super::owners::{Life, OWNER, beat_now};
+use super::rows::{self, Before, Mark, Stored};
+use super::schema::CLOCK;
+use super::writer::Tx;
+use crate::tip::prepare;
+use crate::{ClaimOutcome, Claimable, Entry, Error, Lapsed, Owner, OwnerId};
+
+/// Adds an owner, whose lock is held already.
+pub(super) async fn join(tx: &Tx, owner: &Owner, folder: &str) -> Result<(), Halt> {
+    let sql = format!(
+        "INSERT INTO owners (id, host, host_name, pid, beat_at, gone, folder)
+         VALUES ($2, $3, $4, $5, {}, false, $6)
+         ON CONFLICT (id) DO UPDATE SET beat_at = excluded.beat_at, gone = false,
+           folder = excluded.folder",
+        beat_now()
+    );
+    tx.exec(
+        &sql,
+        &[
+            &tx.shared.clock.lease_now(),
+            &owner.id.0.cast_signed(),
+            &owner.host,
+            &owner.host_name,
+            &i64::from(owner.pid),
+            &folder,
+        ],
+    )
+    .await?;
+    Ok(())
+}
+
+/// Which owners are known, and what of their lives.
+pub(super) async fn owners(tx: &Tx) -> Result<Vec<(Owner, Life)>, Halt> {
+    let sql = format!("SELECT {OWNER} FROM owners o WHERE $1::int8 IS NULL ORDER BY o.id");
+    let now = tx.shared.clock.lease_now();
+    let none: Option<i64> = None;
+    let found = tx.query(&sql, &[&none, &now]).await?;
+    let read = |row| tx.shared.owners.read(row, 0);
+    found.iter().map(read).collect()
+}
+
+/// What an owner that is gone left behind: runs that ended under it leave its hands, and it is forgotten when
+/// it holds nothing.
+pub(super) async fn sweep_one(tx: &Tx, owner: &Owner, life: Life) -> Result<(), Halt> {
+    let id = owner.id.0.cast_signed();
+    match life {
+        Life::Beating => Ok(()),
+        // Frozen: it exists, and when it wakes it must find itself.
+        Life::Silent if tx.shared.owners.is_here(owner) => Ok(()),
+        // Nothing else will ever be heard of a client that finished and did not say so.
+        Life::Silent if owner.is_external() => {
+            retire_ended(tx, id).await?;
+            forget_if_idle(tx, id).await
+        }
+        Life::Silent => forget_if_idle(tx, id).await,
+        Life::Dead => {
+            tx.exec("DELETE FROM lapsed WHERE owner = $1", &[&id])
+                .await?;
+            retire_ended(tx, id).await?;
+            forget_if_idle(tx, id).await
+        }
+    }
+}
+
+async fn forget_if_idle(tx: &Tx, owner: i64) -> Result<(), Halt> {
+    tx.exec(
+        "DELETE FROM owners WHERE id = $1
+         AND NOT EXISTS (SELECT 1 FROM live WHERE owner = $1)
+         AND NOT EXISTS (SELECT 1 FROM lapsed WHERE owner = $1)",
+        &[&owner],
+    )
+    .await?;
+    Ok(())
+}
+
+/// The owner lives. The answer also says what time it is there.
+pub(super) async fn beat(tx: &Tx, owner: OwnerId) -> Result<(), Halt> {
+    let sql = format!(
+        "UPDATE owners SET beat_at = {} WHERE id = $2 AND NOT gone RETURNING {CLOCK}",
+        beat_now()
+    );
+    let now = tx.shared.clock.lease_now();
+    match tx.opt(&sql, &[&now, &owner.0.cast_signed()]).await? {
+        Some(row) => {
+            tx.shared.clock.set(row.try_get(0)?);
+            Ok(())
+        }
+        None => Err(Error::Bug(format!("owner {owner} drives runs but did not join")).into()),
+    }
+}
+
+/// The owner is gone; who it was is kept for as long as a run names it.
+pub(super) async fn leave(tx: &Tx, owner: OwnerId) -> Result<(), Halt> {
+    let id = owner.0.cast_signed();
+    tx.exec("UPDATE owners SET gone = true WHERE id = $1", &[&id])
+        .await?;
+    for stored in held_by(tx, id).await? {
+        if !stored.row.status().is_terminal() {
+            tx.ring_everywhere(stored.row.run);
+        }
+        limit::call_next(tx, &stored).await?;
+    }
+    retire_ended(tx, id).await?;
+    forget_if_idle(tx, id).await
+}
+
+/// The runs that an owner holds, locked in their order.
+async fn held_by(tx: &Tx, owner: i64) -> Result<Vec<Stored>, Halt> {
+    let sql = "SELECT run FROM live WHERE owner = $1 ORDER BY run FOR UPDATE";
+    let found = tx.query(sql, &[&owner]).await?;
+    let ids: Vec<i64> = found
+        .iter()
+        .map(|row| row.try_get(0))
+        .collect::<Result<_, _>>()?;
+    rows::load_ids(tx, &ids).await
+}
+
+/// The runs that ended under an owner that is gone: it will record no late fact any more.
+async fn retire_ended(tx: &Tx, owner: i64) -> Result<(), Halt> {
+    for stored in held_by(tx, owner).await? {
+        if stored.row.status().is_terminal() {
+            tx.ring_everywhere(stored.row.run);
+            retire(tx, stored.id, &stored.row.run).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes a run that is ready or orphaned, under the next epoch.
+pub(super) async fn claim(tx: &Tx, run: RunId, owner: OwnerId) -> Result<ClaimOutcome, Halt> {
+    let claimer = tx.shared.owners.joined(tx, owner).await?;
+    // The key first, then the run: what its limit is never changes.
+    let unlocked = rows::load(tx, &run).await?;
+    limit::lock(tx, unlocked.row.facts.limit.as_ref()).await?;
+    let stored = rows::lock(tx, &run).await?;
+    if stored.lease.is_some() && stored.is_driven(tx) {
+        return Ok(ClaimOutcome::Driven(stored.entry(tx).await?));
+    }
+    if !stored.live {
+        return Ok(ClaimOutcome::NotReady(stored.entry(tx).await?));
+    }
+    stored.check_own()?;
+    let now = tx.shared.clock.now();
+    let Some(reason) = claim_reason(tx, &stored, now).await? else {
+        if stored.lease.is_some() {
+            note_lapse(tx, &stored).await?;
+            drop_lease(tx, stored.id).await?;
+            settle(tx, stored.id, &stored.tip()?).await?;
+            tx.ring_everywhere(run);
+        }
+        let entry = rows::load(tx, &run).await?.entry(tx).await?;
+        return Ok(ClaimOutcome::NotReady(entry));
+    };
+    stored.check_foldable()?;
+    let (drafts, epoch, claimed) =
+        match decide_claim(&stored.row, stored.epoch, reason, &claimer.to_string()) {
+            ClaimDecision::Drive(drafts) => {
+                let limit = stored.row.facts.limit.as_ref();
+                if !limit::take_place(tx, limit, Some(stored.id)).await? {
+                    return Ok(ClaimOutcome::Limited(stored.entry(tx).await?));
+                }
+                (drafts, stored.epoch.next(), true)
+            }
+            // Nobody drives it, so no new epoch begins.
+            ClaimDecision::CrashLoop(drafts) => (drafts, stored.epoch, false),
+        };
+    let prepared = prepare(drafts, &[], tx.shared.payload_bytes_max)?;
+    let mut tip = stored.tip()?;
+    let before = Before::of(&tip, stored.stale);
+    let sealed = tip.extend(prepared, epoch, now).map_err(Error::from)?;
+    note_lapse(tx, &stored).await?;
+    if claimed {
+        tx.exec(
+            "UPDATE live SET epoch = $2, owner = $3, since = $4, ready_at = NULL WHERE run = $1",
+            &[
+                &stored.id,
+                &epoch.0.cast_signed(),
+                &owner.0.cast_signed(),
+                &now.as_micros(),
+            ],
+        )
+        .await?;
+    } else {
+        drop_lease(tx, stored.id).await?;
+    }
+    let landing = Landing {
+        id: stored.id,
+        before,
+        epoch,
+        sealed: &sealed,
+        mark: Mark::Tag(0),
+        blobs: &[],
+    };
+    if land(tx, landing, tip).await? == Landed::Refused {
+        let what = format!("the head of {run} moved within one transaction");
+        return Err(Error::Bug(what).into());
+    }
+    tx.ring_everywhere(run);
+    let entry = rows::load(tx, &run).await?.entry(tx).await?;
+    Ok(match claimed {
+        true => ClaimOutcome::Claimed(entry),
+        false => ClaimOutcome::CrashLoop(entry),
+    })
+}
+
+/// Why a worker may claim the run; `None` when it may not. Its holder, if any, is known dead.
+async fn claim_reason(
+    tx: &Tx,
+    stored: &Stored,
+    now: Timestamp,
+) -> Result<Option<ClaimReason>, Halt> {
+    let ready = rows::ready(tx, stored.id, &stored.row).await?;
+    Ok(ready.claim_reason(stored.lease.is_some(), now))
+}
+
+/// A lease is about to be taken from its holder. Unless that one is known dead, whoever drives next
+/// must know that it may still be about to write (SEMANTICS 24).
+pub(super) async fn note_lapse(tx: &Tx, stored: &Stored) -> Result<(), Halt> {
+    if let (Some((holder, _)), Some((_, Life::Silent))) = (stored.lease, &stored.holder) {
+        tx.exec(
+            "INSERT INTO lapsed (run, epoch, owner) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
+            &[
+                &stored.id,
+                &stored.epoch.0.cast_signed(),
+                &holder.0.cast_signed(),
+            ],
+        )
+        .await?;
+    }
+    Ok(())
+}
+
+/// Who lost the run's lease by silence and is not known dead by now.
+pub(super) async fn lapsed(tx: &Tx, run: &RunId) -> Result<Vec<Lapsed>, Halt> {
+    let stored = rows::load(tx, run).await?;
+    if stored.row.status().is_terminal() {
+        return Ok(Vec::new());
+    }
+    let sql = "SELECT epoch, owner FROM lapsed WHERE run = $1 ORDER BY epoch";
+    let mut lapsed = Vec::new();
+    for row in tx.query(sql, &[&stored.id]).await? {
+        let epoch = Epoch(rows::unsigned(row.try_get(0)?));
+        let owner = OwnerId(rows::unsigned(row.try_get(1)?));
+        match tx.shared.owners.look_up(tx, owner).await? {
+            None | Some((_, Life::Dead)) => {}
+            Some((owner, Life::Beating | Life::Silent)) => lapsed.push(Lapsed { epoch, owner }),
+        }
+    }
+    Ok(lapsed)
+}
+
+pub(super) async fn drop_lease(tx: &Tx, id: i64) -> Result<(), Halt> {
+    let sql = "UPDATE live SET owner = NULL, since = NULL WHERE run = $1";
+    tx.exec(sql, &[&id]).await?;
+    Ok(())
+}
+
+/// Gives a lease back, if it is still this driver's.
+pub(super) async fn release(tx: &Tx, run: RunId, epoch: Epoch) -> Result<Entry, Halt> {
+    let stored = rows::lock(tx, &run).await?;
+    if stored.live && stored.epoch == epoch && stored.lease.is_some() {
+        drop_lease(tx, stored.id).await?;
+        settle(tx, stored.id, &stored.tip()?).await?;
+        tx.ring_everywhere(run);
+        limit::call_next(tx, &stored).await?;
+    }
+    rows::load(tx, &run).await?.entry(tx).await
+}
+
+/// Runs that a worker may take, oldest first.
+pub(super) async fn claimable(
+    tx: &Tx,
+    what: &[Claimable],
+    labels: &[(String, String)],
+    limit: usize,
+) -> Result<Vec<RunId>, Halt> {
+    let now = tx.shared.clock.now();
+    let fits = |kind: &str, agent: &str, spec: &Digest| {
+        what.iter()
+            .any(|what| what.kind.as_str() == kind && what.fits(what.kind, agent, spec))
+    };
+    let mut found: Vec<(i64, RunId)> = Vec::new();
+    let mut places = limit::Places::default();
+    // Queued ones first, then those whose time came: a page at a time, each up to `limit`.
+    for range in ["l.ready_at = 0", "l.ready_at > 0 AND l.ready_at <= $1"] {
+        let sql = format!(
+            "SELECT l.run, r.run, r.kind, r.agent, r.spec_digest, l.limit_key, l.limit_max, l.ready_at
+             FROM live l JOIN runs r ON r.id = l.run
+             WHERE l.owner IS NULL AND {range} AND $1::int8 IS NOT NULL
+               AND (l.ready_at, l.run) > ($2::int8, $3::int8)
+               AND r.needs <= {FORMAT} AND NOT r.read_only AND NOT r.erased
+             ORDER BY l.ready_at, l.run LIMIT {PAGE}"
+        );
+        let (mut ready_at, mut after, mut left) = (-1_i64, -1_i64, limit);
+        'pages: while left > 0 {
+            let page = tx
+                .query(&sql, &[&now.as_micros(), &ready_at, &after])
+                .await?;
+            for row in &page {
+                (after, ready_at) = (row.try_get(0)?, row.try_get(7)?);
+                let max: Option<i64> = row.try_get(6)?;
+                let max = max.map(rows::unsigned);
+                let spec = rows::digest(row.try_get(4)?)?;
+                if fits(row.try_get(2)?, row.try_get(3)?, &spec)
+                    && carries(tx, after, labels).await?
+                    && places.has_one(tx, row.try_get(5)?, max).await?
+                {
+                    found.push((after, rows::run_id(row.try_get(1)?)?));
+                    left -= 1;
+                    if left == 0 {
+                        break 'pages;
+                    }
+                }
+            }
+            if page.len() < PAGE {
+                break;
+            }
+        }
+    }
+    let held = format!(
+        "SELECT {OWNER} FROM owners o WHERE $1::int8 IS NULL
+           AND EXISTS (SELECT 1 FROM live l WHERE l.owner = o.id)"
+    );
+    let none: Option<i64> = None;
+    for row in tx
+        .query(&held, &[&none, &tx.shared.clock.lease_now()])
+        .await?
+    {
+        let (owner, life) = tx.shared.owners.read(&row, 0)?;
+        if life == Life::Beating {
+            continue;
+        }
+        let sql = "SELECT run FROM live WHERE owner = $1 ORDER BY run";
+        let runs = tx.query(sql, &[&owner.id.0.cast_signed()]).await?;
+        let ids: Vec<i64> = runs
+            .iter()
+            .map(|row| row.try_get(0))
+            .collect::<Result<_, _>>()?;
+        for stored in rows::load_ids(tx, &ids).await? {
+            let facts = &stored.row.facts;
+            let limit = facts.limit.as_ref();
+            if stored.check_foldable().is_ok()
+                && !stored.is_driven(tx)
+                && fits(facts.kind.as_str(), &facts.agent, &facts.spec_digest)
+                && carries(tx, stored.id, labels).await?
+                && claim_reason(tx, &stored, now).await?.is_some()
+                && places
+                    .has_one(
+                        tx,
+                        limit.map(|limit| limit.key.as_str()),
+                        limit.map(|limit| u64::from(limit.max)),
+                    )
+                    .await?
+            {
+                found.push((stored.id, stored.row.run));
+            }
+        }
+    }
+    found.sort_unstable_by_key(|(id, _)| *id);
+    found.dedup();
+    found.truncate(limit);
+    Ok(found.into_iter().map(|(_, run)| run).collect())
+}
+
+/// Runs that are looked at in one go.
+const PAGE: usize = 200;
+
+/// Whether the run has all these labels.
+async fn carries(tx: &Tx, id: i64, labels: &[(String, String)]) -> Result<bool, Halt> {
+    for (name, value) in labels {
+        let sql = "SELECT 1 FROM labels WHERE k = $1 AND v = $2 AND run = $3";
+        let (name, value) = (rows::plain(name), rows::plain(value));
+        if tx.opt(sql, &[&name, &value, &id]).await?.is_none() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}

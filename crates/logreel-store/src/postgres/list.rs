@@ -1,0 +1,205 @@
+//! Lists of runs, newest first, and of sessions.
+
+use logreel_core::{Session, Status, Timestamp};
+use tokio_postgres::types::ToSql;
+
+use super::failure::Halt;
+use super::owners::{Life, OWNER};
+use super::rows;
+use super::writer::Tx;
+use crate::words::words;
+use crate::{Cursor, Error, Filter, RunPage, SessionInfo, Stats};
+
+pub(super) async fn list(
+    tx: &Tx,
+    filter: &Filter,
+    cursor: Option<&Cursor>,
+    limit: usize,
+) -> Result<RunPage, Halt> {
+    let before = match cursor {
+        None => i64::MAX,
+        Some(Cursor(text)) => text
+            .parse()
+            .map_err(|_| Error::InvalidCursor(text.clone()))?,
+    };
+    let limit = limit.max(1);
+    let mut ids = Vec::new();
+    match filter.status.as_slice() {
+        [] => ids = select(tx, filter, None, before, limit).await?,
+        // One pass for each, because an index gives the newest of one status only.
+        several => {
+            for status in several {
+                ids.extend(select(tx, filter, Some(*status), before, limit).await?);
+            }
+            ids.sort_unstable_by_key(|id| std::cmp::Reverse(*id));
+            ids.dedup();
+        }
+    }
+    let more = ids.len() > limit;
+    ids.truncate(limit);
+    let next = ids
+        .last()
+        .filter(|_| more)
+        .map(|last| Cursor(last.to_string()));
+    let mut items = Vec::with_capacity(ids.len());
+    // Deleted since it was selected: as if it had been deleted before.
+    for stored in rows::load_ids(tx, &ids).await? {
+        items.push(stored.entry(tx).await?);
+    }
+    Ok(RunPage { items, next })
+}
+
+/// Up to one more than `limit` ids, newest first.
+async fn select(
+    tx: &Tx,
+    filter: &Filter,
+    status: Option<Status>,
+    before: i64,
+    limit: usize,
+) -> Result<Vec<i64>, Halt> {
+    let mut query = Query {
+        sql: "SELECT r.id FROM runs r WHERE r.id < $1".to_owned(),
+        values: vec![Box::new(before)],
+    };
+    let digest = |digest: &logreel_core::Digest| digest.as_bytes().to_vec();
+    query.by("r.parent = ", filter.parent.map(|run| run.to_string()));
+    query.by(
+        "r.final_state_digest = ",
+        filter.final_state_digest.as_ref().map(digest),
+    );
+    query.by(
+        "r.session = ",
+        filter.session.as_ref().map(|it| rows::plain(it.as_str())),
+    );
+    query.by("r.spec_digest = ", filter.spec_digest.as_ref().map(digest));
+    query.by("r.agent = ", filter.agent.as_deref().map(rows::plain));
+    query.by(
+        "r.status = ",
+        status.map(|status| status.as_str().to_owned()),
+    );
+    query.by("r.created_at >= ", filter.since.map(|it| it.as_micros()));
+    for (name, value) in &filter.labels {
+        query.by(
+            "EXISTS (SELECT 1 FROM labels l WHERE l.run = r.id AND l.k = ",
+            Some(rows::plain(name)),
+        );
+        query.by("l.v = ", Some(rows::plain(value)));
+        query.sql.push(')');
+    }
+    let sought: Vec<String> = filter.search.iter().flat_map(|it| words(it)).collect();
+    if !sought.is_empty() {
+        let sought: Vec<String> = sought.iter().map(|word| rows::cut(word)).collect();
+        query.by(
+            "EXISTS (SELECT 1 FROM search s WHERE s.run = r.id AND s.words @> ",
+            Some(sought),
+        );
+        query.sql.push(')');
+    }
+    let more = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
+    query.values.push(Box::new(more));
+    let sql = format!(
+        "{} ORDER BY r.id DESC LIMIT ${}",
+        query.sql,
+        query.values.len()
+    );
+    let values: Vec<&(dyn ToSql + Sync)> = query
+        .values
+        .iter()
+        .map(|value| &**value as &(dyn ToSql + Sync))
+        .collect();
+    let found = tx.query(&sql, &values).await?;
+    let ids = found.iter().map(|row| row.try_get(0));
+    Ok(ids.collect::<Result<_, _>>()?)
+}
+
+struct Query {
+    sql: String,
+    values: Vec<Box<dyn ToSql + Sync + Send>>,
+}
+
+impl Query {
+    fn by(&mut self, condition: &str, value: Option<impl ToSql + Sync + Send + 'static>) {
+        let Some(value) = value else { return };
+        self.values.push(Box::new(value));
+        self.sql
+            .push_str(&format!(" AND {condition}${}", self.values.len()));
+    }
+}
+
+/// Every session, the one with the latest run first; closed ones without runs at the end.
+pub(super) async fn sessions(tx: &Tx) -> Result<Vec<SessionInfo>, Halt> {
+    let sql = format!(
+        "SELECT s.session, s.runs, a.run, s.created_at, c.session IS NOT NULL, a.ended, {OWNER}
+         FROM (
+           SELECT g.session, g.runs, g.last, r.created_at FROM (
+             SELECT session, count(*) AS runs, max(id) AS last FROM runs
+             WHERE session IS NOT NULL GROUP BY session) g
+           JOIN runs r ON r.id = g.last
+           UNION ALL
+           SELECT session, 0, 0, NULL FROM closed
+           WHERE session NOT IN (SELECT session FROM runs WHERE session IS NOT NULL)) s
+         LEFT JOIN (
+           SELECT active.session, runs.run, live.owner,
+             runs.status IN ('completed', 'failed', 'cancelled') AS ended
+           FROM active JOIN runs ON runs.id = active.run JOIN live ON live.run = active.run) a
+           ON a.session = s.session
+         LEFT JOIN owners o ON o.id = a.owner
+         LEFT JOIN closed c ON c.session = s.session
+         WHERE $1::int8 IS NULL
+         ORDER BY s.last DESC, s.session"
+    );
+    let (none, now): (Option<i64>, _) = (None, tx.shared.clock.lease_now());
+    let mut sessions = Vec::new();
+    for row in tx.query(&sql, &[&none, &now]).await? {
+        let name: &str = row.try_get(0)?;
+        let mut active: Option<&str> = row.try_get(2)?;
+        if row.try_get::<_, Option<bool>>(5)? == Some(true) {
+            // A dead driver of an ended run keeps nobody out.
+            let beats = match row.try_get::<_, Option<i64>>(6)? {
+                Some(_) => tx.shared.owners.read(&row, 6)?.1 == Life::Beating,
+                None => false,
+            };
+            active = active.filter(|_| beats);
+        }
+        sessions.push(SessionInfo {
+            session: Session::new(name).map_err(|error| Error::corrupt(error.to_string()))?,
+            runs: rows::unsigned(row.try_get(1)?),
+            active: active.map(rows::run_id).transpose()?,
+            last_created_at: row
+                .try_get::<_, Option<i64>>(3)?
+                .map(Timestamp::from_micros),
+            closed: row.try_get(4)?,
+        });
+    }
+    Ok(sessions)
+}
+
+pub(super) async fn stats(tx: &Tx) -> Result<Stats, Halt> {
+    let mut runs: Vec<(Status, u64)> = Status::ALL.into_iter().map(|it| (it, 0)).collect();
+    let sql = "SELECT status, count(*) FROM runs GROUP BY status";
+    for row in tx.query(sql, &[]).await? {
+        let name: &str = row.try_get(0)?;
+        let count = rows::unsigned(row.try_get(1)?);
+        if let Some(of) = runs.iter_mut().find(|(status, _)| status.as_str() == name) {
+            of.1 = count;
+        }
+    }
+    // `seq` is dense, so the heads count the events without reading them; what a fork shares is
+    // counted where it is.
+    let sql = "SELECT (coalesce((SELECT sum(head_seq) FROM live), 0)
+        + coalesce((SELECT sum(head_seq) FROM runs WHERE head_seq IS NOT NULL), 0)
+        - coalesce((SELECT sum((SELECT min(seq) - 1 FROM events e WHERE e.run = r.id))
+            FROM runs r WHERE r.parent IS NOT NULL AND r.relation <> 'child'), 0))::int8,
+        (SELECT count(*) FROM blobs),
+        (SELECT coalesce(sum(octet_length(bytes)), 0)::int8 FROM blobs),
+        (SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::int8 FROM pg_class c
+         WHERE c.relkind = 'r' AND c.relnamespace = current_schema()::regnamespace)";
+    let row = tx.one(sql, &[]).await?;
+    Ok(Stats {
+        runs,
+        events: rows::unsigned(row.try_get(0)?),
+        blobs: rows::unsigned(row.try_get(1)?),
+        blob_bytes: rows::unsigned(row.try_get(2)?),
+        disk_bytes: Some(rows::unsigned(row.try_get(3)?)),
+    })
+}

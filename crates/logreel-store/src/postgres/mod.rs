@@ -1,0 +1,36 @@
+//! The store for many machines: one PostgreSQL database that any number of processes share.
+//!
+//! It has the files of `sqlite` under the same names. All of it runs on a small runtime of its own, so that
+//! whoever calls may have any runtime or none, and a call that is dropped leaves no transaction half done.
+//! Quick appends of many runs are sent as one transaction (`writer`); everything else locks the run's row,
+//! decides, and writes in a transaction of its own. Nothing is hidden in the server: no functions, triggers,
+//! advisory locks or notifications, so that what speaks PostgreSQL's protocol may serve.
+//!
+//! Reading order: `schema`, `connect`, `open`, `writer`, `append`, `rows`, then one file per verb.
+
+mod append;
+mod clock;
+mod command;
+mod connect;
+mod create;
+mod delete;
+mod erase;
+mod failure;
+mod fork;
+mod import;
+mod lease;
+mod limit;
+mod list;
+mod news;
+mod open;
+mod owners;
+mod read;
+mod rows;
+mod schema;
+mod stage;
+mod store;
+mod tail;
+mod writer;
+
+pub use clock::Times;
+pub use open::{Options, PostgresStore};

@@ -1,0 +1,246 @@
+//! Opening a store, and what its parts share.
+
+use std::fmt;
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use deadpool_postgres::Pool;
+use tokio::runtime::{Handle, Runtime};
+
+use super::clock::{Clock, Times};
+use super::connect::{self, Place};
+use super::failure::failed;
+use super::owners::Owners;
+use super::schema;
+use super::tail::Tail;
+use super::writer::{Tx, Writer};
+use crate::doorbell::Doorbells;
+use crate::tip::PAYLOAD_MAX_BYTES;
+use crate::tips::Tips;
+use crate::{Env, Error, SystemEnv};
+
+/// Connections of a process, unless it says.
+const CONNECTIONS: usize = 8;
+
+/// What can be chosen about a store.
+#[derive(Clone)]
+pub struct Options {
+    /// Whether the tables are made, or brought up to date, when they are not.
+    pub create: bool,
+    /// Where randomness and waiting come from.
+    pub env: Arc<dyn Env>,
+    /// Whose time events and leases have.
+    pub times: Times,
+    /// The largest body or blob.
+    pub payload_bytes_max: u64,
+    /// How long an owner may be silent before others may take its runs.
+    pub lease: Duration,
+    /// How many connections this process uses at most.
+    pub connections: usize,
+    /// Where the locks of owners on this host are; `None` = `$XDG_RUNTIME_DIR/logreel`, else a folder of the
+    /// user under the temporary one.
+    pub locks: Option<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            create: false,
+            env: Arc::new(SystemEnv),
+            times: Times::Database,
+            payload_bytes_max: PAYLOAD_MAX_BYTES,
+            lease: Duration::from_secs(10),
+            connections: CONNECTIONS,
+            locks: None,
+        }
+    }
+}
+
+/// A store in a PostgreSQL database.
+pub struct PostgresStore {
+    shared: Arc<Shared>,
+    tail: Tail,
+    /// Taken when the store is dropped.
+    runtime: Option<Runtime>,
+}
+
+/// What the parts of a store share.
+pub(super) struct Shared {
+    pub env: Arc<dyn Env>,
+    pub clock: Arc<Clock>,
+    pub payload_bytes_max: u64,
+    pub bells: Doorbells,
+    pub owners: Owners,
+    pub pool: Pool,
+    pub tips: Mutex<Tips>,
+    pub writer: Writer,
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresStore").finish_non_exhaustive()
+    }
+}
+
+impl PostgresStore {
+    /// Opens the store at a `postgres://` URL. A password is taken from the URL, from `PGPASSWORD` or from
+    /// the user's file of passwords, and never shown.
+    pub async fn open(url: &str, options: Options) -> Result<Self, Error> {
+        let place = Place::parse(url)?;
+        let shown = place.shown.clone();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .thread_name("logreel-postgres")
+            .enable_all()
+            .build()
+            .map_err(|error| Error::unavailable(format!("no thread for the database: {error}")))?;
+        // Whatever fails from here on, the runtime is not dropped where it must not be.
+        let runtime = Guard(Some(runtime));
+        let handle = runtime.handle()?;
+        let clock = Arc::new(Clock::new(options.env.clone(), options.times));
+        let pool = {
+            let _here = handle.enter();
+            place.pool(options.connections.max(2), clock.clone())?
+        };
+        let writer = Writer::start(&handle, pool.clone());
+        let shared = Arc::new(Shared {
+            owners: Owners::new(options.lease, clock.clone(), options.locks)?,
+            env: options.env,
+            clock,
+            payload_bytes_max: options.payload_bytes_max,
+            bells: Doorbells::default(),
+            pool,
+            tips: Mutex::default(),
+            writer,
+        });
+        let preparing = shared.clone();
+        on(&handle, async move {
+            prepare(&preparing, &shown, options.create).await
+        })
+        .await?;
+        Ok(Self {
+            tail: Tail::new(shared.clone(), handle),
+            shared,
+            runtime: runtime.keep(),
+        })
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(super) fn tail(&self) -> &Tail {
+        &self.tail
+    }
+
+    /// Runs work to its end, whether or not the caller waits for it.
+    pub(super) async fn run<T, E>(
+        &self,
+        work: impl Future<Output = Result<T, E>> + Send + 'static,
+    ) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<Error> + Send + 'static,
+    {
+        match &self.runtime {
+            Some(runtime) => on(runtime.handle(), work).await,
+            None => Err(Error::Bug("a store is used while it is dropped".to_owned()).into()),
+        }
+    }
+}
+
+impl Drop for PostgresStore {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// A runtime that may be dropped anywhere.
+struct Guard(Option<Runtime>);
+
+impl Guard {
+    fn handle(&self) -> Result<Handle, Error> {
+        let handle = self.0.as_ref().map(|runtime| runtime.handle().clone());
+        handle.ok_or_else(|| Error::Bug("a runtime got lost".to_owned()))
+    }
+
+    fn keep(mut self) -> Option<Runtime> {
+        self.0.take()
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+async fn on<T, E>(
+    handle: &Handle,
+    work: impl Future<Output = Result<T, E>> + Send + 'static,
+) -> Result<T, E>
+where
+    T: Send + 'static,
+    E: From<Error> + Send + 'static,
+{
+    match handle.spawn(work).await {
+        Ok(answer) => answer,
+        Err(error) if error.is_panic() => {
+            Err(Error::Bug(format!("the store panicked: {error}")).into())
+        }
+        Err(_) => Err(Error::unavailable("the store is closed").into()),
+    }
+}
+
+/// Looks at the database before it is used: whose it is, how old, and whether it keeps what it says.
+async fn prepare(shared: &Arc<Shared>, shown: &str, create: bool) -> Result<(), Error> {
+    let client = connect::get(&shared.pool).await?;
+    let tx = Tx::new(client, shared.clone());
+    let sql = "SELECT current_setting('server_encoding'), current_setting('fsync'),
+        current_setting('synchronous_commit')";
+    let row = tx.one(sql, &[]).await.map_err(failed)?;
+    let setting = |index| row.try_get::<_, String>(index).map_err(failed);
+    let refuse = |why: &str| Error::Invalid {
+        path: PathBuf::from(shown),
+        why: why.to_owned(),
+    };
+    if setting(0)? != "UTF8" {
+        return Err(refuse("its encoding is not UTF8; make a database with it"));
+    }
+    if setting(2)? == "off" {
+        return Err(refuse(
+            "synchronous_commit is off, so that it may lose what it said was stored; turn it on",
+        ));
+    }
+    if setting(1)? == "off" {
+        tracing::warn!("{shown} has fsync off: a crash of its machine may lose or damage runs");
+    }
+    match schema::version(&tx).await? {
+        Some(found) => {
+            schema::check(found, shown)?;
+            if found < schema::VERSION {
+                match create {
+                    true => schema::migrate(&tx, shown).await?,
+                    false => {
+                        return Err(Error::unavailable(format!(
+                            "{shown} was made by an older build (schema {found}, this one needs {}); \
+                             any verb that writes brings it up to date",
+                            schema::VERSION
+                        )));
+                    }
+                }
+            }
+        }
+        None if create => schema::migrate(&tx, shown).await?,
+        None => {
+            return Err(Error::unavailable(format!("there is no store at {shown}")));
+        }
+    }
+    Ok(())
+}

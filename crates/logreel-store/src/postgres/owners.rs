@@ -1,0 +1,173 @@
+//! Who drives, and whether they live (SEMANTICS 20).
+//!
+//! An owner's beats are compared with the clock of the database, so that no machine's own clock matters: one
+//! without a beat for the lease time is silent, and others may take over; dead it is not known to be. On its
+//! own host an owner also holds a lock on a file: the lock can be taken = the owner is dead. Its row says
+//! where that file is, because two processes of one host need not have the same folder for such files.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use logreel_core::row::Facts;
+use tokio_postgres::Row;
+
+use super::clock::Clock;
+use super::failure::{Halt, damaged};
+use super::schema::CLOCK;
+use super::writer::Tx;
+use crate::locks::{Locks, has_process, is_locked};
+use crate::sqlite::this_host;
+use crate::{Error, Owner, OwnerId};
+
+/// What is known of an owner's life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Life {
+    /// It beats.
+    Beating,
+    /// It has not beaten for the lease time: dead, frozen or cut off.
+    Silent,
+    /// It left, its lock is free, or its process is gone.
+    Dead,
+}
+
+/// What this process knows about owners.
+pub(super) struct Owners {
+    lease: Duration,
+    clock: Arc<Clock>,
+    host: String,
+    locks: Locks,
+}
+
+impl Owners {
+    pub fn new(lease: Duration, clock: Arc<Clock>, locks: Option<PathBuf>) -> Result<Self, Error> {
+        let folder = match locks {
+            Some(folder) => folder,
+            None => default_folder(),
+        };
+        let (host, locks) = (this_host().0, Locks::new(folder));
+        Ok(Self {
+            lease,
+            clock,
+            host,
+            locks,
+        })
+    }
+
+    /// Where the locks are, and what else owners leave for whoever takes over.
+    pub fn folder(&self) -> &Path {
+        self.locks.folder()
+    }
+
+    /// Whether the owner is a process of this host.
+    pub fn is_here(&self, owner: &Owner) -> bool {
+        owner.host == self.host
+    }
+
+    /// Takes the owner's own lock, and says where it is. One of another host has its lock there.
+    pub fn hold(&self, owner: &Owner) -> Result<String, Error> {
+        if !self.is_here(owner) {
+            return Ok(String::new());
+        }
+        self.locks.hold(owner.id)?;
+        Ok(self.folder().display().to_string())
+    }
+
+    /// Gives the owner's lock back and removes its file.
+    pub fn let_go(&self, owner: OwnerId) {
+        self.locks.let_go(owner);
+    }
+
+    /// Whether the holder of a run's lease still has it: as long as it beats. Nobody else can go on with a
+    /// program that is recorded, so whoever records one has it for as long as it exists, stopped or not.
+    pub fn is_held(&self, owner: &Owner, life: Life, facts: &Facts) -> bool {
+        match life {
+            Life::Beating => true,
+            Life::Silent => facts.is_with_recorder() && self.is_here(owner),
+            Life::Dead => false,
+        }
+    }
+
+    /// The owner and what is known of its life; `None` when nobody of that id joined.
+    pub async fn look_up(&self, tx: &Tx, id: OwnerId) -> Result<Option<(Owner, Life)>, Halt> {
+        let sql = format!("SELECT {OWNER} FROM owners o WHERE o.id = $1");
+        let silent_now = self.clock.lease_now();
+        let found = tx.opt(&sql, &[&id.0.cast_signed(), &silent_now]).await?;
+        found.map(|row| self.read(&row, 0)).transpose()
+    }
+
+    /// The owner, if it joined and has not left.
+    pub async fn joined(&self, tx: &Tx, id: OwnerId) -> Result<Owner, Halt> {
+        let sql = "SELECT gone FROM owners WHERE id = $1";
+        let found = tx.opt(sql, &[&id.0.cast_signed()]).await?;
+        let gone = found.map(|row| row.try_get::<_, bool>(0)).transpose()?;
+        match (gone, self.look_up(tx, id).await?) {
+            (Some(false), Some((owner, _))) => Ok(owner),
+            _ => Err(Error::Bug(format!("owner {id} drives runs but did not join")).into()),
+        }
+    }
+
+    /// From the columns [`OWNER`], the first of which is `at`.
+    pub fn read(&self, row: &Row, at: usize) -> Result<(Owner, Life), Halt> {
+        let pid: i64 = row.try_get(at + 3)?;
+        let owner = Owner {
+            id: OwnerId(row.try_get::<_, i64>(at)?.cast_unsigned()),
+            host: row.try_get(at + 1)?,
+            host_name: row.try_get(at + 2)?,
+            pid: u32::try_from(pid).map_err(|_| damaged("the pid of an owner"))?,
+        };
+        let (gone, folder): (bool, &str) = (row.try_get(at + 4)?, row.try_get(at + 5)?);
+        let silent: i64 = row.try_get(at + 6)?;
+        let life = if gone || self.is_known_dead(&owner, folder) {
+            Life::Dead
+        } else if u128::try_from(silent).unwrap_or(0) < self.lease.as_micros() {
+            Life::Beating
+        } else {
+            Life::Silent
+        };
+        Ok((owner, life))
+    }
+
+    /// On this host a free lock says at once that the owner is dead. A held one says only that it exists:
+    /// frozen past its lease, it beats no more. A folder that is not there, or not ours, says nothing.
+    fn is_known_dead(&self, owner: &Owner, folder: &str) -> bool {
+        let lock = Path::new(folder).join(owner.id.to_string());
+        let is_free = || Path::new(folder).is_dir() && !is_locked(&lock);
+        self.is_here(owner)
+            && !self.locks.is_own(owner.id)
+            && (!has_process(owner.pid) || is_free())
+    }
+
+    /// Removes the files of owners that are dead and that the store no longer knows. Those of other stores
+    /// are in the same folder: without their file they are as dead as before.
+    pub async fn sweep(&self, tx: &Tx) -> Result<(), Halt> {
+        for owner in self.locks.others() {
+            let sql = "SELECT 1 FROM owners WHERE id = $1";
+            if tx.opt(sql, &[&owner.0.cast_signed()]).await?.is_none() {
+                self.locks.remove_if_free(owner);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The columns of [`Owners::read`]; `$2` is what leases are compared with, when it is not the database's
+/// clock.
+pub(super) const OWNER: &str = "o.id, o.host, o.host_name, o.pid, o.gone, o.folder, \
+    coalesce($2::int8, (extract(epoch FROM clock_timestamp()) * 1000000)::int8) - o.beat_at";
+
+/// What a beat is written as; `$1` as `$2` above.
+pub(super) fn beat_now() -> String {
+    format!("coalesce($1::int8, {CLOCK})")
+}
+
+/// SEMANTICS 20: in the user's runtime folder, else in a folder of the user under the temporary one.
+fn default_folder() -> PathBuf {
+    match std::env::var_os("XDG_RUNTIME_DIR").filter(|it| !it.is_empty()) {
+        Some(folder) => PathBuf::from(folder).join("logreel"),
+        None => {
+            let user = rustix::process::getuid().as_raw();
+            std::env::temp_dir().join(format!("logreel-{user}"))
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! The trait, verb by verb: what can be done before the database is asked, then a transaction or a read.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use logreel_core::{
+    AppendId, Blob, Digest, Draft, Epoch, Event, Outside, RunId, RunKey, Seq, Session,
+};
+
+use super::open::PostgresStore;
+use super::owners::Life;
+use super::{
+    append, command, create, delete, erase, fork, import, lease, list, news, read, rows, stage,
+};
+use crate::tip::prepare;
+use crate::{
+    Append, AppendError, Appended, ClaimOutcome, Claimable, Commanded, CreateError, Created,
+    Cursor, Doorbell, Entry, EraseError, Error, EventPage, Filter, ForkError, Heirs, Import,
+    ImportError, Lapsed, NewFork, NewRun, News, Owner, OwnerId, RunPage, RunStore, SessionInfo,
+    Since, Stats,
+};
+
+/// Reads on a connection of the pool.
+macro_rules! reading {
+    ($store:expr, |$tx:ident| $work:expr) => {{
+        let shared = $store.shared().clone();
+        $store
+            .run(async move { shared.reading(|$tx| async move { $work.await }).await })
+            .await
+    }};
+}
+
+/// Writes in a transaction, which may be done more than once: what it needs is named, and shared by all
+/// attempts.
+macro_rules! writing {
+    ($store:expr, $work:ident = $value:expr, |$tx:ident| $body:expr) => {{
+        let shared = $store.shared().clone();
+        let $work = Arc::new($value);
+        $store
+            .run(async move {
+                shared
+                    .transact(move |$tx| {
+                        let $work = $work.clone();
+                        async move { $body.await }
+                    })
+                    .await
+            })
+            .await
+    }};
+}
+
+#[async_trait]
+impl RunStore for PostgresStore {
+    async fn create(&self, new: NewRun) -> Result<Created, CreateError> {
+        let has_ended = new.has_ended();
+        let NewRun {
+            run,
+            started,
+            then,
+            blobs,
+            owner,
+        } = new;
+        let max = self.shared().payload_bytes_max;
+        let prepared = prepare(vec![Draft::new(started.clone())], &blobs, max)?.pop();
+        let prepared = prepared.ok_or_else(|| Error::Bug("event 1 got lost".to_owned()))?;
+        let then = prepare(then, &[], max)?;
+        let mut key = RunKey([0; 32]);
+        self.shared().env.random(&mut key.0);
+        let work = create::Work {
+            run,
+            started,
+            prepared,
+            then,
+            has_ended,
+            key,
+            blobs,
+            owner,
+        };
+        writing!(self, work = work, |tx| create::create(&tx, &work))
+    }
+
+    async fn fork(&self, new: NewFork) -> Result<Created, ForkError> {
+        let mut key = RunKey([0; 32]);
+        self.shared().env.random(&mut key.0);
+        writing!(self, new = new, |tx| fork::fork(&tx, &new, key))
+    }
+
+    async fn import(&self, import: Import) -> Result<Entry, ImportError> {
+        let shared = self.shared().clone();
+        self.run(async move {
+            shared
+                .transact_once(|tx| async move { import::import(&tx, import).await })
+                .await
+        })
+        .await
+    }
+
+    async fn take_over(&self, run: &RunId) -> Result<Entry, ImportError> {
+        writing!(self, run = *run, |tx| import::take_over(&tx, *run))
+    }
+
+    async fn append(&self, append: Append) -> Result<Appended, AppendError> {
+        let Append {
+            run,
+            expect,
+            epoch,
+            id,
+            drafts,
+            blobs,
+        } = append;
+        let prepared = prepare(drafts, &blobs, self.shared().payload_bytes_max)?;
+        let work = append::Work {
+            run,
+            expect,
+            epoch,
+            id,
+            prepared,
+            blobs,
+        };
+        let shared = self.shared().clone();
+        self.run(async move { append::append(&shared, work).await })
+            .await
+    }
+
+    async fn command(
+        &self,
+        run: &RunId,
+        id: &AppendId,
+        command: &Outside,
+        blobs: Vec<Blob>,
+    ) -> Result<Commanded, Error> {
+        let work = (*run, id.clone(), command.clone(), blobs);
+        writing!(self, work = work, |tx| command::command(
+            &tx, work.0, &work.1, &work.2, &work.3
+        ))
+    }
+
+    async fn landed(&self, run: &RunId, id: &AppendId) -> Result<Option<Vec<Event>>, Error> {
+        let (run, id) = (*run, id.clone());
+        reading!(self, |tx| async {
+            rows::load(&tx, &run).await?;
+            append::first_answer(&tx, &run, &id).await
+        })
+    }
+
+    async fn read(&self, run: &RunId, from: Seq, limit: usize) -> Result<EventPage, Error> {
+        let run = *run;
+        reading!(self, |tx| read::page(&tx, &run, from, limit))
+    }
+
+    async fn entry(&self, run: &RunId) -> Result<Entry, Error> {
+        let run = *run;
+        reading!(self, |tx| async {
+            rows::load(&tx, &run).await?.entry(&tx).await
+        })
+    }
+
+    async fn key(&self, run: &RunId) -> Result<Option<RunKey>, Error> {
+        let run = *run;
+        reading!(self, |tx| read::key(&tx, &run))
+    }
+
+    async fn keys(&self, run: &RunId) -> Result<Vec<(RunId, Option<RunKey>)>, Error> {
+        let run = *run;
+        reading!(self, |tx| fork::keys(&tx, &run))
+    }
+
+    async fn misfiled(&self, run: &RunId) -> Result<Option<String>, Error> {
+        writing!(self, run = *run, |tx| read::misfiled(&tx, &run))
+    }
+
+    async fn list(
+        &self,
+        filter: &Filter,
+        cursor: Option<&Cursor>,
+        limit: usize,
+    ) -> Result<RunPage, Error> {
+        let (filter, cursor) = (filter.clone(), cursor.cloned());
+        reading!(self, |tx| list::list(&tx, &filter, cursor.as_ref(), limit))
+    }
+
+    async fn find(&self, prefix: &str, limit: usize) -> Result<Vec<RunId>, Error> {
+        let prefix = prefix.to_owned();
+        reading!(self, |tx| read::find(&tx, &prefix, limit))
+    }
+
+    fn watch(&self, run: &RunId) -> Doorbell {
+        let bell = self.shared().bells.watch(*run);
+        self.tail().wake();
+        bell
+    }
+
+    fn watch_all(&self) -> Doorbell {
+        let bell = self.shared().bells.watch_all();
+        self.tail().wake();
+        bell
+    }
+
+    async fn news(&self, since: &Since, limit: usize) -> Result<News, Error> {
+        let since = since.clone();
+        reading!(self, |tx| news::news(&tx, &since, limit))
+    }
+
+    async fn blob(&self, digest: &Digest) -> Result<Option<Vec<u8>>, Error> {
+        let digest = *digest;
+        reading!(self, |tx| read::blob(&tx, &digest))
+    }
+
+    async fn stage(&self, run: &RunId, blob: Blob) -> Result<(), Error> {
+        prepare(
+            Vec::new(),
+            std::slice::from_ref(&blob),
+            self.shared().payload_bytes_max,
+        )?;
+        let work = (*run, blob);
+        writing!(self, work = work, |tx| stage::stage(&tx, work.0, &work.1))
+    }
+
+    async fn join(&self, owner: &Owner) -> Result<(), Error> {
+        let folder = self.shared().owners.hold(owner)?;
+        let work = (owner.clone(), folder);
+        writing!(self, work = work, |tx| lease::join(&tx, &work.0, &work.1))?;
+        // Each in a transaction of its own, so that nobody waits for all that dead owners held.
+        let owners: Vec<(Owner, Life)> = reading!(self, |tx| lease::owners(&tx))?;
+        for found in owners {
+            if found.1 != Life::Beating {
+                writing!(self, found = found, |tx| lease::sweep_one(
+                    &tx, &found.0, found.1
+                ))?;
+            }
+        }
+        reading!(self, |tx| async { tx.shared.owners.sweep(&tx).await })
+    }
+
+    async fn beat(&self, owner: OwnerId) -> Result<(), Error> {
+        reading!(self, |tx| lease::beat(&tx, owner))
+    }
+
+    async fn leave(&self, owner: OwnerId) -> Result<(), Error> {
+        writing!(self, owner = owner, |tx| lease::leave(&tx, *owner))?;
+        self.shared().owners.let_go(owner);
+        Ok(())
+    }
+
+    fn notes(&self) -> Option<PathBuf> {
+        Some(self.shared().owners.folder().to_owned())
+    }
+
+    async fn claim(&self, run: &RunId, owner: OwnerId) -> Result<ClaimOutcome, Error> {
+        writing!(self, run = *run, |tx| lease::claim(&tx, *run, owner))
+    }
+
+    async fn lapsed(&self, run: &RunId) -> Result<Vec<Lapsed>, Error> {
+        let run = *run;
+        reading!(self, |tx| lease::lapsed(&tx, &run))
+    }
+
+    async fn release(&self, run: &RunId, epoch: Epoch) -> Result<Entry, Error> {
+        writing!(self, run = *run, |tx| lease::release(&tx, *run, epoch))
+    }
+
+    async fn claimable(
+        &self,
+        what: &[Claimable],
+        labels: &[(String, String)],
+        limit: usize,
+    ) -> Result<Vec<RunId>, Error> {
+        let (what, labels) = (what.to_vec(), labels.to_vec());
+        reading!(self, |tx| lease::claimable(&tx, &what, &labels, limit))
+    }
+
+    async fn sessions(&self) -> Result<Vec<SessionInfo>, Error> {
+        reading!(self, |tx| list::sessions(&tx))
+    }
+
+    async fn close_session(&self, session: &Session) -> Result<(), Error> {
+        let session = rows::plain(session.as_str());
+        reading!(self, |tx| async {
+            let sql = "INSERT INTO closed (session) VALUES ($1) ON CONFLICT DO NOTHING";
+            tx.exec(sql, &[&session]).await?;
+            Ok(())
+        })
+    }
+
+    async fn delete(&self, run: &RunId) -> Result<(), Error> {
+        writing!(self, run = *run, |tx| delete::delete(&tx, *run))
+    }
+
+    async fn erase(&self, run: &RunId, with: Heirs) -> Result<Vec<RunId>, EraseError> {
+        writing!(self, run = *run, |tx| erase::erase(&tx, *run, with))
+    }
+
+    async fn stats(&self) -> Result<Stats, Error> {
+        reading!(self, |tx| list::stats(&tx))
+    }
+}

@@ -1,0 +1,134 @@
+//! Hearing what other processes write, by looking: no notification is needed, and none is lost.
+//!
+//! One task for a store looks, while someone listens, at the narrow rows of the runs that are listened for, and
+//! rings for those that are not as they were. Whoever listens to all runs is told when the latest event is
+//! another one, and once a second in any case: for what has no event, and what became visible late.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use logreel_core::RunId;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+
+use super::failure::Halt;
+use super::open::Shared;
+use super::rows;
+use super::writer::{Tx, pause};
+use crate::Error;
+
+const EVERY: Duration = Duration::from_millis(20);
+/// How long a poller that cannot read waits before it tries again.
+const AFTER_FAILURE: Duration = Duration::from_millis(500);
+/// Looks between two rings for everyone who listens to all runs.
+const ANY: u32 = 50;
+
+/// The poller of a store, started when someone listens.
+pub(super) struct Tail {
+    shared: Weak<Shared>,
+    handle: Handle,
+    wanted: Arc<Notify>,
+    started: std::sync::Once,
+}
+
+impl Tail {
+    pub fn new(shared: Arc<Shared>, handle: Handle) -> Self {
+        Self {
+            shared: Arc::downgrade(&shared),
+            handle,
+            wanted: Arc::default(),
+            started: std::sync::Once::new(),
+        }
+    }
+
+    /// Someone listens from now on.
+    pub fn wake(&self) {
+        self.started.call_once(|| {
+            self.handle
+                .spawn(poll(self.shared.clone(), self.wanted.clone()));
+        });
+        self.wanted.notify_one();
+    }
+}
+
+/// How a run was when it was last looked at: any difference is a ring.
+type Seen = HashMap<RunId, String>;
+
+#[derive(Default)]
+struct Ear {
+    runs: Seen,
+    last: Option<i64>,
+    looks: u32,
+}
+
+async fn poll(shared: Weak<Shared>, wanted: Arc<Notify>) {
+    let mut ear: Option<Ear> = None;
+    loop {
+        let Some(shared) = shared.upgrade() else {
+            return;
+        };
+        if !shared.bells.has_listeners() {
+            ear = None;
+            drop(shared);
+            wanted.notified().await;
+            continue;
+        }
+        let is_new = ear.is_none();
+        let before = ear.take().unwrap_or_default();
+        let heard: Result<Ear, Error> = shared
+            .reading(|tx| async move { listen(&tx, before).await })
+            .await;
+        match heard {
+            Ok(heard) => {
+                if is_new {
+                    // Whoever began to listen while we slept may have missed a ring.
+                    shared.bells.ring_all();
+                }
+                ear = Some(heard);
+                drop(shared);
+                pause(EVERY).await;
+            }
+            Err(error) => {
+                tracing::warn!("other processes are not heard for now: {error}");
+                drop(shared);
+                pause(AFTER_FAILURE).await;
+            }
+        }
+    }
+}
+
+async fn listen(tx: &Tx, before: Ear) -> Result<Ear, Halt> {
+    let bells = &tx.shared.bells;
+    let listened = bells.listened();
+    let mut now = Ear {
+        runs: Seen::with_capacity(listened.len()),
+        last: before.last,
+        looks: before.looks + 1,
+    };
+    if !listened.is_empty() {
+        let names: Vec<String> = listened.iter().map(RunId::to_string).collect();
+        let sql = "SELECT r.run, concat_ws(' ', r.status, r.erased, r.read_only,
+              coalesce(l.head_seq, r.head_seq), coalesce(l.epoch, r.epoch), l.run IS NULL,
+              coalesce(l.owner, 0), coalesce(l.ready_at, -1), o.gone)
+            FROM runs r LEFT JOIN live l ON l.run = r.id LEFT JOIN owners o ON o.id = l.owner
+            WHERE r.run = ANY($1)";
+        for row in tx.query(sql, &[&names]).await? {
+            now.runs
+                .insert(rows::run_id(row.try_get(0)?)?, row.try_get(1)?);
+        }
+        for run in listened {
+            // One that was not looked at before may have rung before it was listened for.
+            if before.runs.get(&run) != now.runs.get(&run) {
+                bells.ring(&run);
+            }
+        }
+    }
+    let last = tx.one("SELECT max(stored_at) FROM events", &[]).await?;
+    now.last = last.try_get(0)?;
+    if now.last != before.last || now.looks >= ANY {
+        now.looks = 0;
+        bells.ring_any();
+    }
+    Ok(now)
+}

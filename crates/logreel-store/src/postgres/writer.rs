@@ -1,0 +1,374 @@
+//! Writing: transactions, and quick appends of many runs sent as one.
+
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use deadpool_postgres::{Object, Pool};
+use futures_util::future::join_all;
+use logreel_core::{RunId, Seq};
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use super::connect;
+use super::failure::{Halt, failed, may_retry, was_answered};
+use super::open::Shared;
+use super::rows::Line;
+use crate::Error;
+
+/// How often a transaction that had to give way is done again.
+const TRIES: u32 = 12;
+/// The longest that a transaction, or a read, may take before its connection is given up.
+const LONGEST: Duration = Duration::from_secs(15);
+/// Appends in one transaction, and appends that wait for one.
+const BATCH: usize = 128;
+const QUEUE: usize = 1024;
+
+pub(super) type Params<'a> = [&'a (dyn ToSql + Sync)];
+
+/// A connection at work, inside a transaction or for reading.
+pub(super) struct Tx {
+    client: Object,
+    pub shared: Arc<Shared>,
+    rings: Mutex<Vec<Ring>>,
+}
+
+/// What is told to those who listen once it is committed.
+#[derive(Debug, Clone, Copy)]
+enum Ring {
+    Appended(RunId, Seq),
+    Changed(RunId),
+}
+
+impl Tx {
+    pub fn new(client: Object, shared: Arc<Shared>) -> Self {
+        Self {
+            client,
+            shared,
+            rings: Mutex::default(),
+        }
+    }
+
+    pub async fn query(
+        &self,
+        sql: &str,
+        params: &Params<'_>,
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        let statement = self.client.prepare_cached(sql).await?;
+        self.client.query(&statement, params).await
+    }
+
+    pub async fn opt(
+        &self,
+        sql: &str,
+        params: &Params<'_>,
+    ) -> Result<Option<Row>, tokio_postgres::Error> {
+        let statement = self.client.prepare_cached(sql).await?;
+        self.client.query_opt(&statement, params).await
+    }
+
+    pub async fn one(&self, sql: &str, params: &Params<'_>) -> Result<Row, tokio_postgres::Error> {
+        let statement = self.client.prepare_cached(sql).await?;
+        self.client.query_one(&statement, params).await
+    }
+
+    pub async fn exec(&self, sql: &str, params: &Params<'_>) -> Result<u64, tokio_postgres::Error> {
+        let statement = self.client.prepare_cached(sql).await?;
+        self.client.execute(&statement, params).await
+    }
+
+    /// Statements without parameters.
+    pub async fn batch(&self, sql: &str) -> Result<(), tokio_postgres::Error> {
+        self.client.batch_execute(sql).await
+    }
+
+    /// The run's log will reach `head`.
+    pub fn ring(&self, run: RunId, head: Seq) {
+        self.rings().push(Ring::Appended(run, head));
+    }
+
+    /// Something else about the run will have changed. Others find it by looking (see `tail`).
+    pub fn ring_everywhere(&self, run: RunId) {
+        self.rings().push(Ring::Changed(run));
+    }
+
+    fn rings(&self) -> std::sync::MutexGuard<'_, Vec<Ring>> {
+        self.rings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What it would have written is not there, or may not be: nobody may guess from it.
+    fn take_back(&self) {
+        for ring in self.rings().drain(..) {
+            let (Ring::Appended(run, _) | Ring::Changed(run)) = ring;
+            self.shared.tips().forget(&run);
+        }
+    }
+
+    fn tell(&self) {
+        for ring in self.rings().drain(..) {
+            match ring {
+                Ring::Appended(run, head) => self.shared.bells.ring_appended(&run, head),
+                Ring::Changed(run) => self.shared.bells.ring(&run),
+            }
+        }
+    }
+}
+
+/// The connection is in a state that nobody knows: it is closed, and not given to anyone else.
+fn give_up(tx: Arc<Tx>) {
+    if let Some(tx) = Arc::into_inner(tx) {
+        drop(Object::take(tx.client));
+    }
+}
+
+impl Shared {
+    /// Reads on a connection of the pool, each statement of its own moment.
+    pub async fn reading<T, E, F>(self: &Arc<Self>, work: impl FnOnce(Arc<Tx>) -> F) -> Result<T, E>
+    where
+        F: Future<Output = Result<T, Halt<E>>>,
+        E: From<Error>,
+    {
+        let client = connect::get(&self.pool).await?;
+        let tx = Arc::new(Tx::new(client, self.clone()));
+        match tokio::time::timeout(LONGEST, work(tx.clone())).await {
+            Ok(answer) => answer.map_err(Halt::told),
+            Err(_) => {
+                give_up(tx);
+                Err(too_long().into())
+            }
+        }
+    }
+
+    /// Does all of it in one transaction, or nothing; again when the database asks for it.
+    pub async fn transact<T, E, F>(self: &Arc<Self>, work: impl Fn(Arc<Tx>) -> F) -> Result<T, E>
+    where
+        F: Future<Output = Result<T, Halt<E>>>,
+        E: From<Error>,
+    {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let halt = match self.attempt(&work, Some(LONGEST)).await {
+                Ok(done) => return Ok(done),
+                Err(halt) => halt,
+            };
+            let again = match &halt {
+                Halt::Again => true,
+                Halt::Database(error) => may_retry(error),
+                Halt::Refused(_) => false,
+            };
+            if !again || tries >= TRIES {
+                return Err(halt.told());
+            }
+            self.pause(tries).await;
+        }
+    }
+
+    /// One transaction, tried once: for work that cannot be done again.
+    pub async fn transact_once<T, E, F>(
+        self: &Arc<Self>,
+        work: impl FnOnce(Arc<Tx>) -> F,
+    ) -> Result<T, E>
+    where
+        F: Future<Output = Result<T, Halt<E>>>,
+        E: From<Error>,
+    {
+        self.attempt(work, None).await.map_err(Halt::told)
+    }
+
+    async fn attempt<T, E, F>(
+        self: &Arc<Self>,
+        work: impl FnOnce(Arc<Tx>) -> F,
+        longest: Option<Duration>,
+    ) -> Result<T, Halt<E>>
+    where
+        F: Future<Output = Result<T, Halt<E>>>,
+        E: From<Error>,
+    {
+        let client = connect::get(&self.pool).await?;
+        let tx = Arc::new(Tx::new(client, self.clone()));
+        let worked = async {
+            tx.batch("BEGIN").await?;
+            work(tx.clone()).await
+        };
+        let worked = match longest {
+            Some(longest) => tokio::time::timeout(longest, worked).await,
+            None => Ok(worked.await),
+        };
+        let Ok(worked) = worked else {
+            tx.take_back();
+            give_up(tx);
+            return Err(too_long().into());
+        };
+        match worked {
+            Ok(done) => {
+                let commit = tokio::time::timeout(LONGEST, tx.batch("COMMIT")).await;
+                match commit {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) if was_answered(&error) => {
+                        tx.take_back();
+                        give_up(tx);
+                        return Err(Halt::Database(error));
+                    }
+                    lost => {
+                        tx.take_back();
+                        give_up(tx);
+                        let what = match lost {
+                            Ok(Err(error)) => failed(error).to_string(),
+                            _ => "the database did not answer in time".to_owned(),
+                        };
+                        return Err(Error::Ambiguous { what }.into());
+                    }
+                }
+                tx.tell();
+                Ok(done)
+            }
+            Err(halt) => {
+                tx.take_back();
+                let back = tokio::time::timeout(LONGEST, tx.batch("ROLLBACK")).await;
+                if !matches!(back, Ok(Ok(()))) {
+                    give_up(tx);
+                }
+                Err(halt)
+            }
+        }
+    }
+
+    /// A moment that grows with every try, and is never the same for two who collided.
+    async fn pause(&self, tries: u32) {
+        let most = 2_000 * u64::from(tries);
+        let micros = 200 + self.env.random_u64() % most;
+        pause(Duration::from_micros(micros)).await;
+    }
+
+    pub fn tips(&self) -> std::sync::MutexGuard<'_, crate::tips::Tips> {
+        self.tips.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn too_long() -> Error {
+    Error::unavailable("the database did not answer in time; try again")
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a database is real time, whatever clock the host supplies"
+)]
+pub(super) async fn pause(duration: Duration) {
+    tokio::time::sleep(duration).await;
+}
+
+/// An append that changes nothing but events and the narrow row, on its way to the database.
+struct Job {
+    line: Line,
+    answer: oneshot::Sender<Wrote>,
+}
+
+/// What became of a quick append.
+#[derive(Debug)]
+pub(super) enum Wrote {
+    /// It is there.
+    Landed,
+    /// Head or epoch are others now; nothing was written.
+    Refused,
+    /// Nothing was written, for a reason that does not concern this append alone.
+    NotWritten,
+    /// The database cannot be reached; nothing was sent.
+    Unavailable(Error),
+    /// Nobody knows.
+    Ambiguous(String),
+}
+
+/// Takes quick appends and sends those that wait together as one transaction: while one is on its way the
+/// next gather.
+pub(super) struct Writer(mpsc::Sender<Job>);
+
+impl Writer {
+    pub fn start(handle: &Handle, pool: Pool) -> Self {
+        let (sender, jobs) = mpsc::channel(QUEUE);
+        handle.spawn(write(pool, jobs));
+        Self(sender)
+    }
+
+    pub async fn submit(&self, line: Line) -> Wrote {
+        let (answer, answered) = oneshot::channel();
+        let gone = || Wrote::Unavailable(Error::unavailable("the store is closed"));
+        if self.0.send(Job { line, answer }).await.is_err() {
+            return gone();
+        }
+        match answered.await {
+            Ok(wrote) => wrote,
+            Err(_) => Wrote::Ambiguous("the store was closed meanwhile".to_owned()),
+        }
+    }
+}
+
+async fn write(pool: Pool, mut jobs: mpsc::Receiver<Job>) {
+    while let Some(first) = jobs.recv().await {
+        let mut batch = vec![first];
+        while batch.len() < BATCH {
+            match jobs.try_recv() {
+                Ok(job) => batch.push(job),
+                Err(_) => break,
+            }
+        }
+        // In the order of runs, so that two batches never wait for each other (SEMANTICS 5).
+        batch.sort_by_key(|job| job.line.run);
+        let wrote = send(&pool, &batch).await;
+        for (job, wrote) in batch.into_iter().zip(wrote) {
+            // Whoever asked may have stopped waiting.
+            drop(job.answer.send(wrote));
+        }
+    }
+}
+
+async fn send(pool: &Pool, batch: &[Job]) -> Vec<Wrote> {
+    let all = |what: &dyn Fn() -> Wrote| batch.iter().map(|_| what()).collect();
+    let client = match connect::get(pool).await {
+        Ok(client) => client,
+        Err(error) => return all(&|| Wrote::Unavailable(error.clone())),
+    };
+    match tokio::time::timeout(LONGEST, send_on(&client, batch)).await {
+        Ok(Ok(wrote)) => wrote,
+        // The database has said no to all of it.
+        Ok(Err(error)) if was_answered(&error) => {
+            tracing::debug!("appends are sent again one by one: {error}");
+            all(&|| Wrote::NotWritten)
+        }
+        lost => {
+            drop(Object::take(client));
+            let what = match lost {
+                Ok(Err(error)) => failed(error).to_string(),
+                _ => too_long().to_string(),
+            };
+            all(&|| Wrote::Ambiguous(what.clone()))
+        }
+    }
+}
+
+async fn send_on(client: &Object, batch: &[Job]) -> Result<Vec<Wrote>, tokio_postgres::Error> {
+    let statement = client.prepare_cached(Line::SQL).await?;
+    let landed = |rows: u64| match rows {
+        0 => Wrote::Refused,
+        _ => Wrote::Landed,
+    };
+    if let [alone] = batch {
+        let rows = client.execute(&statement, &alone.line.params()).await?;
+        return Ok(vec![landed(rows)]);
+    }
+    // All of it leaves at once; the answers come back in the same order.
+    let begin = client.batch_execute("BEGIN");
+    let lines = join_all(batch.iter().map(|job| {
+        let statement = &statement;
+        async move { client.execute(statement, &job.line.params()).await }
+    }));
+    let commit = client.batch_execute("COMMIT");
+    let (begun, lines, committed) = tokio::join!(biased; begin, lines, commit);
+    begun?;
+    // After a failure the COMMIT was a ROLLBACK, which is no error.
+    let lines: Vec<u64> = lines.into_iter().collect::<Result<_, _>>()?;
+    committed?;
+    Ok(lines.into_iter().map(landed).collect())
+}
