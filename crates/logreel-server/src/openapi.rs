@@ -3,6 +3,8 @@
 //! Every object that is answered is closed but for those that hold what users, models and tools said:
 //! `input output state body value arguments labels`.
 
+mod examples;
+mod links;
 mod schemas;
 
 use axum::body::Body;
@@ -51,10 +53,13 @@ pub(crate) async fn answer(call: Call) -> Answered {
         false => Vec::new(),
     };
     let names: Vec<String> = specs.into_iter().map(|spec| spec.name).collect();
-    let spec = &mut document["components"]["schemas"]["NewRun"]["properties"]["spec"];
-    // Beside any text: a caller that drives its run itself names it as it likes.
-    if let (false, Some(kinds)) = (names.is_empty(), spec["anyOf"].as_array_mut()) {
-        kinds.insert(0, json!({"enum": names}));
+    if !names.is_empty() {
+        let schemas = &mut document["components"]["schemas"];
+        schemas["SpecName"] = json!({"enum": names});
+    }
+    let started = &mut document["paths"]["/v1/runs"]["post"]["requestBody"]["content"];
+    if let Some(listed) = started["application/json"]["examples"].as_object_mut() {
+        listed.extend(examples::of_specs(&names));
     }
     Ok(answer::of_type(
         "application/json",
@@ -69,8 +74,8 @@ fn described(operation: &Operation) -> Value {
             "name": name, "in": "path", "required": true,
             "description": about_part(name), "schema": {"type": "string", "minLength": 1},
         });
-        if matches!(name, "id" | "other") {
-            part["example"] = json!("@last");
+        if let Some(example) = examples::of_parameter(name) {
+            part["example"] = example;
         }
         Some(part)
     });
@@ -83,20 +88,17 @@ fn described(operation: &Operation) -> Value {
         "parameters": parameters,
         "responses": responses(operation),
     });
-    match &operation.body {
-        None => {}
-        Some(Given::Bytes) => {
-            described["requestBody"] = json!({
-                "required": true,
-                "content": {"application/octet-stream": {"schema": reference("Bytes")}},
-            });
+    if let Some(given) = &operation.body {
+        let (media_type, schema, required) = match given {
+            Given::Bytes => ("application/octet-stream", "Bytes", true),
+            Given::Json { schema, required } => ("application/json", *schema, *required),
+        };
+        let mut content = json!({"schema": reference(schema)});
+        let examples = examples::of_body(operation.id);
+        if !examples.is_empty() {
+            content["examples"] = Value::Object(examples);
         }
-        Some(Given::Json { schema, required }) => {
-            described["requestBody"] = json!({
-                "required": required,
-                "content": {"application/json": {"schema": reference(schema)}},
-            });
-        }
+        described["requestBody"] = json!({"required": required, "content": {media_type: content}});
     }
     match operation.role {
         None => described["security"] = json!([{}]),
@@ -121,10 +123,15 @@ fn parameter(parameter: &Parameter, place: &str) -> Value {
         true => json!({"type": "array", "items": parameter.schema}),
         false => parameter.schema.clone(),
     };
-    json!({
-        "name": parameter.name, "in": place, "required": false,
+    let mut described = json!({
+        "name": parameter.name, "in": place, "required": parameter.required,
         "description": parameter.about, "schema": schema,
-    })
+    });
+    // Of the others an example would only make the answer smaller.
+    if let ("run", Some(example)) = (parameter.name, examples::of_parameter(parameter.name)) {
+        described["example"] = example;
+    }
+    described
 }
 
 fn responses(operation: &Operation) -> Value {
@@ -137,6 +144,10 @@ fn responses(operation: &Operation) -> Value {
         for (name, about) in &answer.headers {
             described["headers"][name] =
                 json!({"description": about, "schema": {"type": "string"}});
+        }
+        let links = links::of(operation.id, answer.status);
+        if !links.is_empty() {
+            described["links"] = Value::Object(links);
         }
         responses.insert(answer.status.to_string(), described);
     }

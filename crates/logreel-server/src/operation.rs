@@ -40,6 +40,8 @@ pub(crate) struct Parameter {
     pub(crate) about: &'static str,
     pub(crate) schema: Value,
     pub(crate) repeats: bool,
+    /// Nothing can be done without it.
+    pub(crate) required: bool,
 }
 
 /// What a request carries.
@@ -105,6 +107,7 @@ impl Operation {
             about,
             schema,
             repeats: false,
+            required: false,
         });
         self
     }
@@ -116,6 +119,7 @@ impl Operation {
             about,
             schema: item,
             repeats: true,
+            required: false,
         });
         self
     }
@@ -126,7 +130,16 @@ impl Operation {
             about,
             schema,
             repeats: false,
+            required: false,
         });
+        self
+    }
+
+    /// Nothing can be done without this parameter or header.
+    pub(crate) fn needs(mut self, name: &str) -> Self {
+        for parameter in self.query.iter_mut().chain(&mut self.headers) {
+            parameter.required |= parameter.name == name;
+        }
         self
     }
 

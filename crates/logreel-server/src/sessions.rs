@@ -1,7 +1,7 @@
 //! Sessions: the list, and the end of what goes on in one.
 
 use logreel::store::SessionInfo;
-use logreel::{CancelOutcome, ErrorKind, Filter, RunId, SessionHandle, Status, Timestamp};
+use logreel::{CancelOutcome, Entry, ErrorKind, Filter, RunId, SessionHandle, Status, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::Problem;
@@ -54,28 +54,42 @@ pub(crate) async fn cancel(call: Call) -> Answered {
     let cancel = call.under_key(session.cancel(reason))?;
     match cancel.await? {
         CancelOutcome::Requested | CancelOutcome::AlreadyTerminal(_) => {}
+        // Cancelling twice is harmless, as it is by a run's id.
         CancelOutcome::NotFound => {
-            let detail = format!("session {} has no active run", info.session);
-            return Err(Problem::new(ErrorKind::NotApplicable, detail));
+            let latest = latest(&call, &info, Vec::new()).await?;
+            let latest = latest.filter(|entry| entry.row.status() == Status::Cancelled);
+            let entry = latest.ok_or_else(|| {
+                let detail = format!("session {} has no active run", info.session);
+                Problem::new(ErrorKind::NotApplicable, detail)
+            })?;
+            return answer::whole(&call.app, &entry).await;
         }
     }
     let run = match info.active {
         Some(run) => run,
         // The same request again: it is about the run that it cancelled.
-        None => latest_cancelled(&call, &info).await?,
+        None => {
+            let cancelled = latest(&call, &info, vec![Status::Cancelled]).await?;
+            let gone = || Problem::not_found("the run that was cancelled is not there any more");
+            cancelled.ok_or_else(gone)?.row.run
+        }
     };
     answer::run(&call.app, &run).await
 }
 
-async fn latest_cancelled(call: &Call, info: &SessionInfo) -> Result<RunId, Problem> {
+/// The session's latest run, of any of these statuses.
+async fn latest(
+    call: &Call,
+    info: &SessionInfo,
+    status: Vec<Status>,
+) -> Result<Option<Entry>, Problem> {
     let filter = Filter {
         session: Some(info.session.clone()),
-        status: vec![Status::Cancelled],
+        status,
         ..Filter::default()
     };
     let page = call.app.engine.store().list(&filter, None, 1).await?;
-    let run = page.items.first().map(|entry| entry.row.run);
-    run.ok_or_else(|| Problem::not_found("the run that was cancelled is not there any more"))
+    Ok(page.items.into_iter().next())
 }
 
 /// `POST /v1/sessions/{s}/close`

@@ -402,7 +402,9 @@ fn said_to_runs() -> Vec<Operation> {
 fn driven_from_outside() -> Vec<Operation> {
     let secret = |operation: Operation| {
         let about = "The lease's secret, as it was given out";
-        operation.header("Logreel-Lease", text(), about)
+        operation
+            .header("Logreel-Lease", text(), about)
+            .needs("Logreel-Lease")
     };
     let lease = "/v1/runs/{id}/lease";
     let put = |path, id, does, handler| Operation::new(Method::PUT, path, id, does, handler);
@@ -455,6 +457,7 @@ fn driven_from_outside() -> Vec<Operation> {
             by!(blobs::put),
         )
         .query("run", text(), "Whose event will name it")
+        .needs("run")
         .takes(Given::Bytes)
         .answers(204, "They are kept", &[])
         .may(&[404, 409]),

@@ -58,6 +58,12 @@ fn said(properties: Value, required: &[&str]) -> Value {
     })
 }
 
+/// [`said`], and which of it goes together.
+fn with(mut schema: Value, keyword: &str, which: Value) -> Value {
+    schema[keyword] = which;
+    schema
+}
+
 fn list(items: Value) -> Value {
     json!({"type": "array", "items": items})
 }
@@ -331,30 +337,69 @@ fn of_runs() -> Named {
     ])
 }
 
+/// A run to start: of a spec, or one that the caller drives and names as it likes.
+fn new_run() -> Value {
+    let new = |spec: Value, driver: &str, required: &[&str]| {
+        said(
+            json!({
+                "spec": spec,
+                "input": anything(),
+                "session": {"type": ["string", "null"], "minLength": 1},
+                "labels": {"type": "object", "additionalProperties": text()},
+                "key": {"type": ["string", "null"], "minLength": 1},
+                "id": or_null(reference("RunId")),
+                "if_busy": {"enum": ["reject", "wait", "interrupt"]},
+                "driver": {"const": driver},
+            }),
+            required,
+        )
+    };
+    let name = || json!({"type": "string", "pattern": "\\S"});
+    let inline = json!({"type": "object", "description": "A spec itself, where it is allowed"});
+    let named = json!({"type": "object", "properties": {"name": name()}, "required": ["name"]});
+    json!({"anyOf": [
+        new(json!({"anyOf": [reference("SpecName"), inline]}), "worker", &["spec"]),
+        new(json!({"anyOf": [name(), named]}), "external", &["spec", "driver"]),
+    ]})
+}
+
+/// A fact as a client writes it: some that most clients have, and any other kind. What a kind's body is,
+/// docs/log-format.md says.
+fn new_event() -> Value {
+    let fact = |kind: Value, body: Value| {
+        let caller_at = or_null(reference("Time"));
+        said(
+            json!({"kind": kind, "body": body, "caller_at": caller_at}),
+            &["kind", "body"],
+        )
+    };
+    let some_text = || json!({"type": "string", "minLength": 1});
+    let of = |kind: &str, body: Value, required: &[&str]| {
+        fact(json!({"const": kind}), said(body, required))
+    };
+    json!({"anyOf": [
+        of("custom", json!({"name": some_text(), "data": anything()}), &["name"]),
+        of("step.started", json!({"step": some_text()}), &["step"]),
+        of("step.finished", json!({"step": some_text(), "output": anything()}), &["step"]),
+        of(
+            "message.added",
+            json!({"role": {"enum": ["user", "assistant", "system"]}, "content": some_text()}),
+            &["role", "content"],
+        ),
+        fact(json!({"enum": logreel::core::Body::KINDS}), json!({"type": "object"})),
+    ]})
+}
+
 fn of_requests() -> Named {
     let yes = json!({"const": true});
     let some_text = || json!({"type": "string", "minLength": 1});
     let some = || json!({"type": ["integer", "null"], "minimum": 1});
     named([
         (
-            "NewRun",
-            said(
-                json!({
-                    "spec": {
-                        "description": "The name of something that GET /v1/specs has, or a spec itself",
-                        "anyOf": [{"type": "string"}, {"type": "object"}],
-                    },
-                    "input": anything(),
-                    "session": {"type": ["string", "null"], "minLength": 1},
-                    "labels": {"type": "object", "additionalProperties": text()},
-                    "key": {"type": ["string", "null"], "minLength": 1},
-                    "id": or_null(reference("RunId")),
-                    "if_busy": {"enum": ["reject", "wait", "interrupt"]},
-                    "driver": {"enum": ["worker", "external"]},
-                }),
-                &["spec"],
-            ),
+            "SpecName",
+            json!({"type": "string", "description": "The name of something that GET /v1/specs has"}),
         ),
+        ("NewRun", new_run()),
         ("Reason", said(json!({"reason": text_or_null()}), &[])),
         (
             "NewEvents",
@@ -363,19 +408,13 @@ fn of_requests() -> Named {
                     "epoch": count(), "expect": reference("Head"),
                     "append_id": {"type": "string", "minLength": 1, "maxLength": 256},
                     "events": {
-                        "type": "array", "minItems": 1,
-                        "items": said(
-                            json!({
-                                "kind": some_text(), "body": {"type": "object"},
-                                "caller_at": or_null(reference("Time")),
-                            }),
-                            &["kind", "body"],
-                        ),
+                        "type": "array", "minItems": 1, "items": reference("NewEvent"),
                     },
                 }),
                 &["epoch", "expect", "append_id", "events"],
             ),
         ),
+        ("NewEvent", new_event()),
         (
             "Resume",
             said(
@@ -395,22 +434,39 @@ fn of_requests() -> Named {
         ),
         (
             "Answer",
-            said(
-                json!({
-                    "wait": {"type": ["string", "null"], "pattern": "^w[1-9][0-9]*$"},
-                    "approve": yes, "deny": yes, "value": anything(), "reason": text_or_null(),
-                }),
-                &[],
+            with(
+                said(
+                    json!({
+                        "wait": {"type": ["string", "null"], "pattern": "^w[1-9][0-9]*$"},
+                        "approve": yes, "deny": yes, "value": anything(),
+                        "reason": text_or_null(),
+                    }),
+                    &[],
+                ),
+                "anyOf",
+                json!([
+                    {"required": ["approve"], "properties": {"deny": false}},
+                    {"required": ["deny"], "properties": {"approve": false}},
+                    {"required": ["value"], "properties": {"approve": false, "deny": false}},
+                ]),
             ),
         ),
         (
             "Resolve",
-            said(
-                json!({
-                    "call": some_text(), "returned": anything(), "failed": text_or_null(),
-                    "retry": yes,
-                }),
-                &["call"],
+            with(
+                said(
+                    json!({
+                        "call": some_text(), "returned": anything(), "failed": text_or_null(),
+                        "retry": yes,
+                    }),
+                    &["call"],
+                ),
+                "oneOf",
+                json!([
+                    {"required": ["returned"]},
+                    {"required": ["failed"], "properties": {"failed": {"type": "string"}}},
+                    {"required": ["retry"]},
+                ]),
             ),
         ),
         (
