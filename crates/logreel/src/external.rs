@@ -122,10 +122,15 @@ impl External {
         })
     }
 
-    /// The client lives: its lease begins anew.
+    /// The client lives: its lease begins anew. After the end of the run it does not: whoever waits for the
+    /// session would wait for as long as a client renews.
     pub async fn renew(&self, run: &RunId, secret: &LeaseSecret) -> Result<ExternalLease, Error> {
         let entry = self.engine.external_entry(run).await?;
         let owner = self.engine.held_by(&entry, secret).await?;
+        let status = entry.row.status();
+        if status.is_terminal() {
+            return Err(Error::Ended { run: *run, status });
+        }
         self.engine.store.beat(owner).await?;
         Ok(self.engine.lease_of(&entry, secret.clone()))
     }
@@ -146,7 +151,7 @@ impl External {
     /// Keeps bytes for an event to come that names them. Without one they are dropped after an hour.
     pub async fn put_blob(&self, run: &RunId, bytes: Vec<u8>) -> Result<Digest, Error> {
         let entry = self.engine.external_entry(run).await?;
-        if entry.row.status().is_terminal() && !entry.is_driven() {
+        if entry.row.status().is_terminal() && entry.driver.is_none() {
             let status = entry.row.status();
             return Err(Error::Ended { run: *run, status });
         }

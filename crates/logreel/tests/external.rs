@@ -507,7 +507,7 @@ async fn a_lease_that_nobody_renews_is_orphaned_and_claimed_after_its_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_comes_after_the_end_is_late_while_the_lease_lives() {
+async fn what_comes_after_the_end_is_late_until_the_lease_is_taken_away() {
     for world in Virtual::both() {
         let engine = world.engine().await;
         let mut client = Client::start(&engine).await;
@@ -542,13 +542,57 @@ async fn what_comes_after_the_end_is_late_while_the_lease_lives() {
             (Status::Cancelled, before)
         );
 
+        let external = engine.external();
+        let renewed = external.renew(&client.run, &client.lease.secret).await;
+        let renewed = renewed.unwrap_err();
+        assert_eq!(renewed.kind(), ErrorKind::Terminal, "{renewed}");
+
+        // Nothing was heard of it for longer than the lease; nobody took its place.
         engine.env().sleep(Duration::from_secs(20)).await;
+        let silent = client.tell(&[("custom", json!({"name": "late"}))]).await;
+        assert!(silent.unwrap()[0].late);
+        let blob = external.put_blob(&client.run, b"late".to_vec()).await;
+        blob.unwrap();
+        assert!(
+            !client.entry().await.is_driven(),
+            "a late fact keeps nobody waiting for the session"
+        );
+        let released = external.release(&client.run, &client.lease.secret).await;
+        released.unwrap();
         let over = client
             .refused(&[("custom", json!({"name": "too late"}))])
             .await;
         assert_eq!(over.kind(), ErrorKind::Terminal, "{over}");
         let claim = engine.external().claim(&client.run).await.unwrap_err();
         assert_eq!(claim.kind(), ErrorKind::Terminal, "{claim}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_closes_although_its_client_goes_on_renewing() {
+    for world in Virtual::both() {
+        let engine = world.engine().await;
+        let external = engine.external();
+        let started = external.start("crew").session("s").await.unwrap();
+        let mut client = Client::of(&engine, &started.entry, started.lease.unwrap());
+        let session = engine.session("s").unwrap();
+        let closing = tokio::spawn(async move { session.close().await });
+        while !client.entry().await.row.status().is_terminal() {
+            tokio::task::yield_now().await;
+        }
+        client.head = client.entry().await.row.head;
+        let begun = engine.env().now();
+        while !closing.is_finished() {
+            let waited = engine.env().now().since(begun);
+            assert!(waited < Duration::from_secs(60), "it hangs");
+            let secret = &client.lease.secret;
+            let renewed = external.renew(&client.run, secret).await.unwrap_err();
+            assert_eq!(renewed.kind(), ErrorKind::Terminal, "{renewed}");
+            let late = client.tell(&[("custom", json!({"name": "late"}))]).await;
+            assert!(late.is_ok_and(|events| events[0].late) || closing.is_finished());
+            engine.env().sleep(Duration::from_secs(3)).await;
+        }
+        closing.await.unwrap().unwrap();
     }
 }
 

@@ -75,7 +75,7 @@ impl ExternalAppended {
 
 impl External {
     /// Records what a client did: all of it, or nothing. Results that come after the end of the run, as
-    /// when someone cancelled it, are kept as late facts while the lease lives.
+    /// when someone cancelled it, are kept as late facts until the lease is given back or taken away.
     pub async fn append(
         &self,
         run: &RunId,
@@ -120,7 +120,10 @@ impl External {
                 .apply(event)
                 .map_err(logreel_store::Error::from)?;
         }
-        engine.heard(&mut folded, owner).await?;
+        // After the end nobody is kept waiting for its session by a client that still tells of it.
+        if !folded.state.row.status().is_terminal() {
+            engine.heard(&mut folded, owner).await?;
+        }
         engine.external.put(folded);
         if !appended.repeated {
             let session = entry.row.facts.session.as_ref();
@@ -138,8 +141,9 @@ impl Inner {
         }
         let owner = self.held_by(entry, &append.secret).await?;
         let (run, status) = (entry.row.run, entry.row.status());
-        match status.is_terminal() && !entry.is_driven() {
-            // Late facts are for those who were at work when it ended.
+        match status.is_terminal() && entry.driver.is_none() {
+            // Late facts are for those who were at work when it ended, also when nothing was heard of them
+            // for a while: nobody has taken their place.
             true => Err(Error::Ended { run, status }),
             false => Ok(owner),
         }
