@@ -134,11 +134,12 @@ pub(crate) async fn resume(call: Call) -> Answered {
     if let Some(add) = add_budget {
         let add = add.budget()?;
         let for_budget = |wait: &WaitStarted| wait.kind == WaitKind::Budget;
-        let meant = tree::meant(&**engine.store(), run, for_budget).await?;
+        // Of the two commands that this is, each has a name of its own.
+        let key = call.idempotency_key()?.map(|key| format!("{key}:budget"));
+        let meant = tree::meant_by(&**engine.store(), run, key.as_deref(), for_budget).await?;
         let mut raise = engine.add_budget(&meant, add, call.by());
-        if let Some(key) = call.idempotency_key()? {
-            // Of the two commands that this is, each has a name of its own.
-            raise = raise.request(format!("{key}:budget"));
+        if let Some(key) = key {
+            raise = raise.request(key);
         }
         raise.await?;
     }
@@ -166,7 +167,7 @@ struct Given {
 /// `POST /v1/runs/{id}/answer`
 pub(crate) async fn answer(call: Call) -> Answered {
     let given: Given = call.required_json()?;
-    let mut run = call.run().await?;
+    let run = call.run().await?;
     let engine = &call.app.engine;
     let answer = match (given.approve, given.deny, given.value) {
         (Yes(true), Yes(true), _) => {
@@ -182,18 +183,32 @@ pub(crate) async fn answer(call: Call) -> Answered {
         (_, _, Some(value)) => Answer::value(value),
     };
     let mut answer = answer.by(call.by());
-    match given.wait {
-        Some(wait) => answer = answer.to(wait),
+    let meant = match given.wait {
+        Some(wait) => {
+            answer = answer.to(wait);
+            run
+        }
         None => {
             let answerable = |wait: &WaitStarted| wait.kind.is_answerable();
-            run = tree::meant(&**engine.store(), run, answerable).await?;
+            meant(&call, run, answerable).await?
         }
-    }
+    };
     if let Some(reason) = given.reason {
         answer = answer.because(reason);
     }
-    call.under_key(engine.answer(&run, answer))?.await?;
+    call.under_key(engine.answer(&meant, answer))?.await?;
     crate::answer::run(&call.app, &run).await
+}
+
+/// The run itself, or the one of its children that such a thing is for; of a command that is sent again, the one
+/// that it reached.
+async fn meant(
+    call: &Call,
+    run: RunId,
+    waits_for_it: impl Fn(&WaitStarted) -> bool,
+) -> Result<RunId, Problem> {
+    let (store, key) = (call.app.engine.store(), call.idempotency_key()?);
+    Ok(tree::meant_by(&**store, run, key.as_deref(), waits_for_it).await?)
 }
 
 fn with(answer: Answer, value: Option<Json>) -> Answer {
@@ -240,9 +255,9 @@ pub(crate) async fn resolve(call: Call) -> Answered {
         let name = step.or_else(|| wait.call.as_ref().map(ToString::to_string));
         wait.kind == WaitKind::InDoubt && name.is_none_or(|name| name == given.call)
     };
-    let run = tree::meant(&**engine.store(), run, in_doubt).await?;
+    let meant = meant(&call, run, in_doubt).await?;
     let again = matches!(resolution, Resolution::Retry);
-    let resolve = engine.resolve(&run, &*given.call, resolution, call.by());
+    let resolve = engine.resolve(&meant, &*given.call, resolution, call.by());
     let resolved = call.under_key(resolve)?.await?;
     let mut response = answer::run(&call.app, &run).await?;
     if again && let Some(owner) = resolved.not_known_dead.first() {
@@ -301,8 +316,9 @@ pub(crate) async fn signal(call: Call) -> Answered {
     let engine = &call.app.engine;
     let awaits =
         |wait: &WaitStarted| wait.kind == WaitKind::Signal && wait.name.as_deref() == Some(&*name);
-    let run = tree::meant(&**engine.store(), run, awaits).await?;
-    call.under_key(engine.signal(&run, &*name, &value))?.await?;
+    let meant = meant(&call, run, awaits).await?;
+    call.under_key(engine.signal(&meant, &*name, &value))?
+        .await?;
     answer::run(&call.app, &run).await
 }
 

@@ -1,8 +1,8 @@
 //! A run among those that it started and that started it: whom someone means who says something to it.
 
-use logreel_core::RunId;
 use logreel_core::event::{Relation, WaitStarted};
 use logreel_core::row::Status;
+use logreel_core::{AppendId, Digest, RequestId, RunId};
 use logreel_store::{Entry, Filter, RunStore};
 
 use crate::Error;
@@ -49,6 +49,33 @@ pub async fn meant(
     }
 }
 
+/// [`meant`], of a request that has a name: whom it reached when it was sent before, ended or not. What waits
+/// by now may be another run's.
+pub async fn meant_by(
+    store: &dyn RunStore,
+    run: RunId,
+    request: Option<&str>,
+    waits_for_it: impl Fn(&WaitStarted) -> bool,
+) -> Result<RunId, Error> {
+    if let Some(request) = request {
+        // By its name alone: whoever asks something else under it is told so by the run that has it.
+        let id = AppendId::request(&RequestId::new(request)?, &Digest::of(b""));
+        let mut family = vec![run];
+        let mut next = 0;
+        while let Some(member) = family.get(next).copied() {
+            match store.landed(&member, &id).await {
+                Ok(None) => {}
+                Ok(Some(_)) | Err(logreel_store::Error::RequestIdTaken(_)) => return Ok(member),
+                Err(error) => return Err(error.into()),
+            }
+            let children = children_of(store, &member, &[]).await?;
+            family.extend(children.into_iter().map(|child| child.row.run));
+            next += 1;
+        }
+    }
+    meant(store, run, waits_for_it).await
+}
+
 /// The run that this one is, in the end, the work of: itself, or its oldest parent.
 pub async fn root(store: &dyn RunStore, run: RunId) -> Result<RunId, Error> {
     let mut root = run;
@@ -63,9 +90,18 @@ pub async fn root(store: &dyn RunStore, run: RunId) -> Result<RunId, Error> {
 
 /// The live runs that this one started; a fork or retry of it is none.
 pub async fn children(store: &dyn RunStore, run: &RunId) -> Result<Vec<Entry>, Error> {
+    children_of(store, run, &LIVE).await
+}
+
+/// Those of its children that have one of these statuses; of any when there is none.
+async fn children_of(
+    store: &dyn RunStore,
+    run: &RunId,
+    statuses: &[Status],
+) -> Result<Vec<Entry>, Error> {
     let filter = Filter {
         parent: Some(*run),
-        status: LIVE.to_vec(),
+        status: statuses.to_vec(),
         ..Filter::default()
     };
     let (mut children, mut cursor) = (Vec::new(), None);
