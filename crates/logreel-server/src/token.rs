@@ -7,8 +7,8 @@
 //! differ.
 
 use std::fs::File;
-use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -131,7 +131,7 @@ pub struct Tokens {
 
 /// What was read, and of which state of the file.
 struct Read {
-    stamp: (SystemTime, u64),
+    stamp: (SystemTime, u64, u64),
     tokens: Arc<Vec<Stored>>,
 }
 
@@ -216,7 +216,7 @@ impl Tokens {
         let stamp = match std::fs::metadata(&self.path) {
             Ok(found) => {
                 let changed = found.modified().map_err(|error| self.io(error))?;
-                (changed, found.len())
+                (changed, found.len(), found.ino())
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Arc::default()),
             Err(error) => return Err(self.io(error)),
@@ -226,7 +226,6 @@ impl Tokens {
             return Ok(Arc::clone(&read.tokens));
         }
         let mut file = File::open(&self.path).map_err(|error| self.io(error))?;
-        file.lock_shared().map_err(|error| self.io(error))?;
         let tokens = Arc::new(self.parse(&mut file)?.tokens);
         *read = Some(Read {
             stamp,
@@ -235,29 +234,51 @@ impl Tokens {
         Ok(tokens)
     }
 
-    /// Changes the file, alone.
+    /// Changes the file, alone: another takes its place when it is whole and on disk, so that neither a crash
+    /// nor a full disk takes a token away.
     fn change(&self, change: impl FnOnce(&mut Vec<Stored>)) -> Result<(), TokenError> {
         let io = |error| self.io(error);
-        let mut options = File::options();
-        options
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600);
-        let mut file = options.open(&self.path).map_err(io)?;
-        file.lock().map_err(io)?;
-        // Also when someone else had made it.
-        file.set_permissions(std::fs::Permissions::from_mode(0o600))
-            .map_err(io)?;
+        let mut file = self.locked().map_err(io)?;
         let mut contents = self.parse(&mut file)?;
         change(&mut contents.tokens);
         contents.version = 1;
         let text = serde_json::to_string_pretty(&contents).expect("texts always serialize");
-        file.seek(SeekFrom::Start(0)).map_err(io)?;
-        file.set_len(0).map_err(io)?;
-        writeln!(file, "{text}").map_err(io)?;
-        file.sync_all().map_err(io)
+        let mut beside = self.path.as_os_str().to_owned();
+        beside.push(".new");
+        let beside = PathBuf::from(beside);
+        // What a crash left is nobody's: whoever writes it holds the lock.
+        match std::fs::remove_file(&beside) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io(error)),
+            _ => {}
+        }
+        let mut options = File::options();
+        let options = options.write(true).create_new(true).mode(0o600);
+        let mut new = options.open(&beside).map_err(io)?;
+        writeln!(new, "{text}").map_err(io)?;
+        new.sync_all().map_err(io)?;
+        std::fs::rename(&beside, &self.path).map_err(io)?;
+        let folder = self.path.parent().filter(|it| !it.as_os_str().is_empty());
+        let folder = File::open(folder.unwrap_or(Path::new("."))).map_err(io)?;
+        folder.sync_all().map_err(io)
+    }
+
+    /// The file that is there now, locked: while one waited, another may have taken its place.
+    fn locked(&self) -> io::Result<File> {
+        loop {
+            let mut options = File::options();
+            let options = options.read(true).write(true).create(true).truncate(false);
+            let file = options.mode(0o600).open(&self.path)?;
+            file.lock()?;
+            let (held, there) = (file.metadata()?, std::fs::metadata(&self.path));
+            let is_there =
+                |it: &std::fs::Metadata| (it.dev(), it.ino()) == (held.dev(), held.ino());
+            match there {
+                Ok(there) if is_there(&there) => return Ok(file),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     fn parse(&self, file: &mut File) -> Result<Contents, TokenError> {
@@ -322,10 +343,7 @@ mod tests {
             !text.contains(&ada.secret) && !text.contains(&bob.secret),
             "{text}"
         );
-        let mode = std::fs::metadata(tokens.path())
-            .unwrap()
-            .permissions()
-            .mode();
+        let mode = std::fs::metadata(tokens.path()).unwrap().mode();
         assert_eq!(mode & 0o777, 0o600);
 
         // Another process revokes it.
@@ -334,5 +352,40 @@ mod tests {
         assert!(!elsewhere.revoke(&ada.token.id).unwrap());
         assert_eq!(tokens.known(&ada.secret, now).unwrap(), None);
         assert_eq!(tokens.list().unwrap(), [bob.token]);
+    }
+
+    #[test]
+    fn a_change_replaces_the_file_and_what_was_there_stays_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = folder.path().join("runs.db");
+        let tokens = Tokens::beside(&store);
+        let make = |name: &str| {
+            let name = name.to_owned();
+            tokens.create(&SystemEnv, name, Role::Read, None)
+        };
+        make("ada").unwrap();
+        let before = std::fs::read_to_string(tokens.path()).unwrap();
+        let mut held = File::open(tokens.path()).unwrap();
+        // What a crash in the middle of a change leaves is in nobody's way.
+        let left = folder.path().join("runs.db.tokens.json.new");
+        std::fs::write(&left, "half of").unwrap();
+        make("bob").unwrap();
+        let mut seen = String::new();
+        held.read_to_string(&mut seen).unwrap();
+        assert_eq!(seen, before, "nobody sees half of it");
+        assert!(!left.exists());
+
+        // Many at once: none is lost.
+        std::thread::scope(|scope| {
+            for n in 0..8 {
+                let make = &make;
+                scope.spawn(move || make(&format!("n{n}")).unwrap());
+            }
+        });
+        assert_eq!(tokens.list().unwrap().len(), 10);
+        // Where nothing can be written, what was there holds.
+        std::fs::create_dir(&left).unwrap();
+        assert!(make("eve").is_err());
+        assert_eq!(tokens.list().unwrap().len(), 10);
     }
 }
