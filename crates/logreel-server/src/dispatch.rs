@@ -168,17 +168,19 @@ async fn operation(
         headers: parts.headers,
         app: app.clone(),
     };
+    let token = call.headers.get(header::AUTHORIZATION).cloned();
     let handler = operation.handler;
-    if operation.method == Method::GET {
-        return handler(call).await;
-    }
-    // Someone who hangs up has still asked for it: half of a command helps nobody.
-    tokio::spawn(handler(call)).await.unwrap_or_else(|error| {
-        Err(Problem::new(
-            ErrorKind::Bug,
-            format!("the request was not handled: {error}"),
-        ))
-    })
+    let answered = match operation.method {
+        Method::GET => handler(call).await,
+        // Someone who hangs up has still asked for it: half of a command helps nobody.
+        _ => tokio::spawn(handler(call)).await.unwrap_or_else(|error| {
+            Err(Problem::new(
+                ErrorKind::Bug,
+                format!("the request was not handled: {error}"),
+            ))
+        }),
+    };
+    Ok(guard::while_known(app, token, operation.role, answered?))
 }
 
 fn wrong_method<'m>(methods: impl Iterator<Item = &'m Method>, asked: &Method) -> Problem {

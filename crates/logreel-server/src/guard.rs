@@ -5,9 +5,12 @@
 //! another origin was made by another page. Programs send neither header, or the right ones.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
+use axum::body::Body;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderValue, Response, header};
+use futures_util::StreamExt as _;
 use logreel::ErrorKind;
 
 use crate::app::{App, Hosts};
@@ -53,6 +56,32 @@ pub(crate) fn check_source(app: &App, parts: &Parts, asked: Asked) -> Result<(),
         Some(_) if asked == Asked::Page => Ok(()),
         Some(_) => Err(forbidden("pages of other origins may not call this server")),
     }
+}
+
+/// How often a stream looks whether its token still holds.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
+/// A stream lasts no longer than the token that it was asked for with: one that expires or is revoked ends it, and
+/// whoever comes back is refused.
+pub(crate) fn while_known(
+    app: &App,
+    token: Option<HeaderValue>,
+    needs: Option<Role>,
+    response: Response<Body>,
+) -> Response<Body> {
+    let media_type = response.headers().get(header::CONTENT_TYPE);
+    let is_stream = media_type.is_some_and(|it| it.as_bytes() == b"text/event-stream");
+    let (true, Some(token)) = (is_stream, token) else {
+        return response;
+    };
+    let (app, mut headers) = (app.clone(), HeaderMap::new());
+    headers.insert(header::AUTHORIZATION, token);
+    let unknown = async move {
+        while caller(&app, &headers, needs).is_ok() {
+            app.engine.env().sleep(LOOK_AGAIN).await;
+        }
+    };
+    response.map(|body| Body::from_stream(body.into_data_stream().take_until(Box::pin(unknown))))
 }
 
 /// Who calls, by the token that comes along; refused when that is not enough.
