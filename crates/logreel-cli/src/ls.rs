@@ -128,7 +128,7 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     let page = page(store, &filter, &shown, cursor, limit).await?;
     let next = page.next.map(|Cursor(next)| next);
     if out.json {
-        let items = page.items.iter().map(RunView::of).collect();
+        let items = page.items.iter().map(RunView::listed).collect();
         out.json_line(&Page {
             items,
             has_more: next.is_some(),

@@ -7,6 +7,7 @@ use futures_util::stream;
 use logreel::view::RunView;
 use logreel::{Digest, Entry, RunId};
 use serde::Serialize;
+use serde_json::value::RawValue;
 
 use crate::Problem;
 use crate::app::App;
@@ -24,6 +25,12 @@ pub(crate) fn json<T: Serialize + ?Sized>(value: &T) -> Answered {
     let text = serde_json::to_string(value)
         .map_err(|error| Problem::new(logreel::ErrorKind::Bug, error.to_string()))?;
     Ok(of_type("application/json", text.into()))
+}
+
+/// A part of an answer, written out.
+pub(crate) fn raw<T: Serialize + ?Sized>(value: &T) -> Result<Box<RawValue>, Problem> {
+    serde_json::value::to_raw_value(value)
+        .map_err(|error| Problem::new(logreel::ErrorKind::Bug, error.to_string()))
 }
 
 pub(crate) fn of_type(media_type: &'static str, body: Body) -> Response<Body> {

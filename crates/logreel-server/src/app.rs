@@ -9,6 +9,7 @@ use logreel::{Engine, RunId};
 use tokio::sync::watch;
 
 use crate::frames::Frames;
+use crate::health::LastSeen;
 use crate::metrics::Metrics;
 use crate::operation::Operation;
 use crate::said::{Ear, Said};
@@ -53,6 +54,7 @@ pub(crate) struct App {
     pub(crate) hosts: Hosts,
     pub(crate) more_hosts: BTreeSet<String>,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) health: Arc<LastSeen>,
     pub(crate) frames: Arc<Frames>,
     /// What models are saying, for those who watch.
     pub(crate) said: Arc<Said>,
@@ -73,6 +75,7 @@ impl Server {
             hosts: Hosts::Loopback,
             more_hosts: BTreeSet::new(),
             metrics: Arc::default(),
+            health: Arc::default(),
             said: Arc::default(),
             operations: Arc::new(table::operations()),
             stopping: watch::Sender::new(false),

@@ -16,6 +16,13 @@ use crate::operation::Answered;
 /// A store that takes longer is not there.
 const TIME_MAX: Duration = Duration::from_secs(2);
 
+/// Anyone may ask, and nobody shall keep the writer busy by asking: what was found holds for so long.
+const HOLDS: Duration = Duration::from_secs(1);
+
+/// Whether the store could be read and written when someone last asked, and when that was.
+#[derive(Default)]
+pub(crate) struct LastSeen(tokio::sync::Mutex<Option<(Duration, bool, bool)>>);
+
 #[derive(Serialize)]
 struct Health {
     status: &'static str,
@@ -28,8 +35,7 @@ struct Health {
 /// `GET /health`
 pub(crate) async fn answer(call: Call) -> Answered {
     let app = &call.app;
-    let store = within(app, can_read(app)).await;
-    let writer = within(app, can_write(app)).await;
+    let (store, writer) = looked(app).await;
     let is_well = store && writer;
     let mut response = answer::json(&Health {
         status: if is_well { "ok" } else { "unavailable" },
@@ -42,6 +48,21 @@ pub(crate) async fn answer(call: Call) -> Answered {
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     }
     Ok(response)
+}
+
+/// Looks, unless someone has just done that; those who ask meanwhile wait for the same answer.
+async fn looked(app: &App) -> (bool, bool) {
+    let mut last = app.health.0.lock().await;
+    let now = app.engine.env().monotonic();
+    if let Some((at, store, writer)) = *last
+        && now.saturating_sub(at) < HOLDS
+    {
+        return (store, writer);
+    }
+    let store = within(app, can_read(app)).await;
+    let writer = within(app, can_write(app)).await;
+    *last = Some((app.engine.env().monotonic(), store, writer));
+    (store, writer)
 }
 
 async fn within(app: &App, holds: impl Future<Output = bool>) -> bool {

@@ -12,6 +12,8 @@ use crate::operation::Answered;
 
 const LIMIT: u64 = 50;
 pub(crate) const LIMIT_MAX: u64 = 1000;
+/// A page that would be longer ends sooner.
+const PAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// `GET /v1/runs`
 pub(crate) async fn list(call: Call) -> Answered {
@@ -21,9 +23,26 @@ pub(crate) async fn list(call: Call) -> Answered {
     let cursor = call.query("cursor").map(|it| Cursor(it.to_owned()));
     let store = call.app.engine.store();
     let page = store.list(&filter, cursor.as_ref(), limit).await?;
-    let next = page.next.map(|Cursor(next)| next);
+    let (mut items, mut bytes) = (Vec::new(), 0);
+    for entry in &page.items {
+        let run = answer::raw(&RunView::listed(entry))?;
+        bytes += run.get().len();
+        if bytes > PAGE_BYTES_MAX && !items.is_empty() {
+            break;
+        }
+        items.push(run);
+    }
+    let next = match items.len() < page.items.len() {
+        // Where the page ends that has no more than these.
+        true => {
+            let shorter = store.list(&filter, cursor.as_ref(), items.len()).await?;
+            shorter.next
+        }
+        false => page.next,
+    };
+    let next = next.map(|Cursor(next)| next);
     answer::json(&Page {
-        items: page.items.iter().map(RunView::of).collect(),
+        items,
         has_more: next.is_some(),
         next,
     })

@@ -30,13 +30,28 @@ impl From<SessionInfo> for View {
     }
 }
 
+const LIMIT: u64 = 50;
+pub(crate) const LIMIT_MAX: u64 = 1000;
+
 /// `GET /v1/sessions`
 pub(crate) async fn list(call: Call) -> Answered {
-    let sessions = call.app.engine.sessions().await?.into_iter();
+    let limit = call.number("limit", 1..=LIMIT_MAX)?.unwrap_or(LIMIT);
+    let limit = usize::try_from(limit).unwrap_or(1);
+    let mut sessions = call.app.engine.sessions().await?;
+    // A cursor is the last session that the caller has.
+    if let Some(last) = call.query("cursor") {
+        let mut had = sessions.iter();
+        let had = had.position(|info| info.session.as_str() == last);
+        let none = || Problem::usage(format!("`cursor`: there is no session {last:?}"));
+        sessions.drain(..=had.ok_or_else(none)?);
+    }
+    let has_more = sessions.len() > limit;
+    sessions.truncate(limit);
+    let last = sessions.last().map(|info| info.session.as_str().to_owned());
     answer::json(&Page {
-        items: sessions.map(View::from).collect(),
-        next: None::<String>,
-        has_more: false,
+        items: sessions.into_iter().map(View::from).collect(),
+        next: last.filter(|_| has_more),
+        has_more,
     })
 }
 

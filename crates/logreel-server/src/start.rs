@@ -15,6 +15,7 @@ use crate::{Problem, Role, external};
 
 /// How long `if_busy` waits for the session to be free; then it is answered as busy, and may be asked again.
 const BUSY_TIME_MAX: Duration = Duration::from_secs(5);
+const BUSY_LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -109,7 +110,8 @@ pub(crate) async fn run(call: Call) -> Answered {
     }
 }
 
-/// Starts it, waiting for a busy session for as long as a client may be expected to.
+/// Starts it, waiting for a busy session for as long as a client may be expected to. It is asked for again and
+/// again rather than given up half-way: what was started then would be nobody's.
 async fn patiently<T, Starting>(
     call: &Call,
     mut new: NewRun,
@@ -118,14 +120,28 @@ async fn patiently<T, Starting>(
 where
     Starting: Future<Output = Result<T, Problem>>,
 {
-    if new.if_busy != IfBusy::Reject {
-        tokio::select! {
-            biased;
-            started = start(new.clone()) => return started,
-            () = call.app.engine.env().sleep(BUSY_TIME_MAX) => new.if_busy = IfBusy::Reject,
+    let (engine, env) = (&call.app.engine, call.app.engine.env());
+    let if_busy = std::mem::replace(&mut new.if_busy, IfBusy::Reject);
+    let begun = env.monotonic();
+    loop {
+        let busy = match start(new.clone()).await {
+            Err(problem) if problem.kind == ErrorKind::Busy => problem,
+            done => return done,
+        };
+        let session = match &new.session {
+            Some(session) if if_busy != IfBusy::Reject => engine.session(session.as_str())?,
+            _ => return Err(busy),
+        };
+        // A closed one does not become free.
+        let closed = session.info().await?.is_some_and(|info| info.closed);
+        if closed || env.monotonic().saturating_sub(begun) >= BUSY_TIME_MAX {
+            return Err(busy);
         }
+        if if_busy == IfBusy::Interrupt {
+            session.cancel("interrupted by a new run").await?;
+        }
+        env.sleep(BUSY_LOOK_AGAIN).await;
     }
-    start(new).await
 }
 
 /// `GET /v1/specs`

@@ -472,7 +472,13 @@ fn about_sessions() -> Vec<Operation> {
             "Sessions, latest first",
             by!(sessions::list),
         )
-        .answers(200, "All of them", &[(JSON, "SessionPage")]),
+        .query(
+            "limit",
+            number(1, sessions::LIMIT_MAX),
+            "At most this many; 50 when nothing is said",
+        )
+        .query("cursor", text(), "Where the page before ended: its `next`")
+        .answers(200, "A page of them", &[(JSON, "SessionPage")]),
         tell(
             "/v1/sessions/{session}/cancel",
             "cancelSession",

@@ -418,12 +418,20 @@ async fn looked_at(site: &Site) {
     );
     let reel = site.request(Method::GET, &format!("{run}/export?format=reel"));
     assert_eq!(reel.send().await.unwrap().status(), 200);
+    // What ended has nothing to go on with elsewhere; what waits has.
     let checkpoint = site.get(&format!("{run}/export?format=checkpoint")).await;
-    assert!(
-        matches!(checkpoint.status, 200 | 409),
-        "{}",
-        checkpoint.text
+    assert_eq!(
+        (checkpoint.status, &checkpoint.json()["kind"]),
+        (409, &json!("terminal"))
     );
+    let waiting = site.start("ask", json!("?")).await;
+    site.until(&waiting, |entry| !entry.row.facts.waits.is_empty())
+        .await;
+    let path = format!("/v1/runs/{waiting}/export?format=checkpoint");
+    let checkpoint = site.get(&path).await;
+    assert_eq!(checkpoint.status, 200, "{}", checkpoint.text);
+    let version = &checkpoint.json()["schema_version"];
+    assert!(version.is_u64(), "{}", checkpoint.text);
 
     let large = site.start("large", json!(100_000)).await;
     site.until(&large, |entry| entry.row.status().is_terminal())
@@ -768,4 +776,145 @@ async fn refused(site: &Site) {
             );
         }
     }
+}
+
+/// A parent whose children ask one after the other: the same answer again is not the next child's.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_sent_again_reaches_whom_it_reached() {
+    for site in [Site::in_memory().await, Site::on_disk().await] {
+        let run = site.start("ask twice", Value::Null).await;
+        let id: logreel::RunId = run.parse().unwrap();
+        let asks = async |prompt: &str| loop {
+            let tree = logreel::tree::of(&**site.engine.store(), &id)
+                .await
+                .unwrap();
+            let waits = |entry: &&logreel::Entry| {
+                let mut waits = entry.row.facts.waits.iter();
+                waits.any(|open| open.wait.prompt.as_deref() == Some(prompt))
+            };
+            if let Some(child) = tree.iter().find(waits) {
+                break child.row.run.to_string();
+            }
+            tokio::task::yield_now().await;
+        };
+        let first = asks("one?").await;
+        let answer = async || {
+            let headers = [("idempotency-key", "yes")];
+            let path = format!("/v1/runs/{run}/answer");
+            let body = Some(json!({"approve": true}));
+            site.send(Method::POST, &path, &headers, body).await
+        };
+        let said = answer().await;
+        assert_eq!(
+            (said.status, &said.json()["id"]),
+            (200, &json!(run)),
+            "the run that was asked"
+        );
+        let second = asks("two?").await;
+        assert_ne!(first, second);
+        let before = site.get(&format!("/v1/runs/{second}")).await.json();
+        let again = answer().await;
+        assert_eq!((again.status, &again.json()["id"]), (200, &json!(run)));
+        let after = site.get(&format!("/v1/runs/{second}")).await.json();
+        assert_eq!(
+            after["event_count"], before["event_count"],
+            "nobody said yes to it"
+        );
+        assert_eq!(after["waiting"][0]["prompt"], "two?");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_of_runs_is_bounded_whatever_they_hold() {
+    let site = Site::in_memory().await;
+    let heavy = async |bytes: usize| {
+        let run = site.start("heavy", json!(bytes)).await;
+        site.until(&run, |entry| entry.row.status().is_terminal())
+            .await;
+        run
+    };
+    let huge = heavy(1_000_000).await;
+    let page = site.get("/v1/runs").await;
+    assert!(page.text.len() < 20_000, "{}", page.text.len());
+    let listed = &page.json()["items"][0];
+    assert_eq!(listed["state"]["media_type"], "application/json");
+    assert_eq!(listed["state"]["bytes"], 1_000_011);
+    let whole = site.get(&format!("/v1/runs/{huge}")).await.json();
+    assert_eq!(whole["state"]["text"].as_str().unwrap().len(), 1_000_000);
+
+    let mut runs = vec![huge];
+    for _ in 0..100 {
+        runs.push(heavy(60_000).await);
+    }
+    let (mut seen, mut path) = (Vec::new(), "/v1/runs?limit=1000".to_owned());
+    loop {
+        let page = site.get(&path).await;
+        assert!(page.text.len() < 5 * 1024 * 1024, "{}", page.text.len());
+        let page = page.json();
+        let ids = page["items"].as_array().unwrap().iter();
+        seen.extend(ids.map(|run| run["id"].as_str().unwrap().to_owned()));
+        assert_eq!(page["has_more"], page["next"].is_string());
+        let Some(next) = page["next"].as_str() else {
+            break;
+        };
+        path = format!("/v1/runs?limit=1000&cursor={next}");
+    }
+    seen.reverse();
+    assert_eq!(seen, runs, "each once, in order");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_waits_for_a_busy_session_or_interrupts_it() {
+    for site in [Site::in_memory().await, Site::on_disk().await] {
+        let ask = json!({"spec": "ask", "input": "?", "session": "s"});
+        let first = site.post("/v1/runs", ask).await.json();
+        let first = first["id"].as_str().unwrap().to_owned();
+        site.until(&first, |entry| !entry.row.facts.waits.is_empty())
+            .await;
+        let new = |if_busy: &str| json!({"spec": "crew", "driver": "external", "session": "s", "if_busy": if_busy});
+        let waiting = site.post("/v1/runs", new("wait"));
+        let answering = async {
+            let path = format!("/v1/runs/{first}/answer");
+            site.post(&path, json!({"approve": true})).await.status
+        };
+        let (second, answered) = tokio::join!(waiting, answering);
+        assert_eq!((second.status, answered), (201, 200), "{}", second.text);
+        let second = second.json();
+        assert!(second["lease"]["secret"].is_string());
+        // Its client is silent and holds the session: whoever waits is told so, and nothing was started.
+        let third = site.post("/v1/runs", new("interrupt"));
+        let third = third.await;
+        assert_eq!(
+            (third.status, &third.json()["kind"]),
+            (409, &json!("busy")),
+            "{}",
+            third.text
+        );
+        let sessions = site.get("/v1/sessions?limit=1").await.json();
+        assert_eq!(sessions["items"][0]["runs"], 2);
+        let cancelled = second["run"]["id"].as_str().unwrap();
+        let run = site.get(&format!("/v1/runs/{cancelled}")).await.json();
+        assert_eq!(run["reason"], "interrupted by a new run");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_come_in_pages() {
+    let site = Site::in_memory().await;
+    for n in 0..5 {
+        let new = json!({"spec": "double", "input": n, "session": format!("s/{n}")});
+        assert_eq!(site.post("/v1/runs", new).await.status, 201);
+    }
+    let (mut seen, mut path) = (Vec::new(), "/v1/sessions?limit=2".to_owned());
+    loop {
+        let page = site.get(&path).await.json();
+        let items = page["items"].as_array().unwrap().iter();
+        seen.extend(items.map(|it| it["session"].as_str().unwrap().to_owned()));
+        let Some(next) = page["next"].as_str() else {
+            break;
+        };
+        path = format!("/v1/sessions?limit=2&cursor={}", next.replace('/', "%2F"));
+    }
+    assert_eq!(seen, ["s/4", "s/3", "s/2", "s/1", "s/0"]);
+    assert_eq!(site.get("/v1/sessions?cursor=nobody").await.status, 400);
 }

@@ -109,9 +109,31 @@ async fn a_stop_ends_streams_and_nothing_is_lost_by_whoever_comes_back() {
     let path = format!("/v1/runs/{run}/events");
     let mut stream = Stream::open(site.request(Method::GET, &path)).await;
     assert_eq!(stream.next().await.unwrap().id.as_deref(), Some("1"));
+    site.until(&run, |entry| !entry.row.facts.waits.is_empty())
+        .await;
+    // It ends as an answer ends, not as a connection that breaks, although the run has not.
     let (rest, ()) = tokio::join!(stream.ids(), site.stop());
-    assert!(!rest.contains(&1));
     assert!(site.request(Method::GET, "/health").send().await.is_err());
+    let mut seen = vec![1];
+    seen.extend(rest);
+
+    // Another server on the same store goes on after what the client has.
+    let engine = logreel::Engine::open(site.folder.path().join("runs.db"));
+    let next = Site::on(engine.await.unwrap(), |server| server).await;
+    let last = seen.last().unwrap().to_string();
+    let back = next
+        .request(Method::GET, &path)
+        .header("last-event-id", last);
+    let mut stream = Stream::open(back).await;
+    next.post(&format!("/v1/runs/{run}/answer"), json!({"approve": true}))
+        .await;
+    let resume = format!("/v1/runs/{run}/resume");
+    assert_eq!(next.post(&resume, json!({})).await.status, 200);
+    seen.extend(stream.ids().await);
+    let stored = next.get(&format!("/v1/runs/{run}")).await.json();
+    assert_eq!(stored["status"], "completed");
+    let all = 1..=stored["event_count"].as_u64().unwrap();
+    assert_eq!(seen, all.collect::<Vec<_>>(), "each once");
 }
 
 #[tokio::test(flavor = "multi_thread")]

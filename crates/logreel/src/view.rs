@@ -14,8 +14,8 @@ use logreel_core::event::{
 use logreel_core::row::{End, Row, Usage};
 use logreel_core::state::Doing;
 use logreel_core::{
-    Body, CallId, Digest, Epoch, Json, Payload, Record, RunId, RunKey, RunState, Seq, Session,
-    StepId, StepState, Timestamp, WaitId,
+    Body, CallId, Digest, Epoch, INLINE_MAX, Json, Payload, Record, RunId, RunKey, RunState, Seq,
+    Session, StepId, StepState, Timestamp, WaitId,
 };
 use logreel_store::Entry;
 use serde::Serialize;
@@ -147,6 +147,19 @@ pub struct DriverView {
 }
 
 impl RunView {
+    /// The run as one of many: a document over 64 KiB is left to whoever asks for the run itself, and only its
+    /// size is told. It is no blob: the log has it in patches.
+    pub fn listed(entry: &Entry) -> Self {
+        let mut view = Self::of(entry);
+        let bytes = serde_json::to_vec(&view.state).map_or(0, |text| text.len());
+        if bytes > INLINE_MAX {
+            let media_type = "application/json";
+            view.state =
+                serde_json::json!({"blob": null, "bytes": bytes, "media_type": media_type});
+        }
+        view
+    }
+
     /// The run without its steps.
     pub fn of(entry: &Entry) -> Self {
         let row = &entry.row;

@@ -182,7 +182,7 @@ fn words() -> Named {
                 "last_created_at": or_null(reference("Time")), "closed": yes_or_no(),
             })),
         ),
-        ("SessionPage", page("Session", json!({"type": "null"}))),
+        ("SessionPage", page("Session", text_or_null())),
     ])
 }
 

@@ -348,6 +348,22 @@ fn register(engine: &Engine) {
             .run(|| async { Err::<(), _>(TaskError::new(why.clone()).permanent()) });
         step.await
     });
+    let asked: logreel::Task<String, bool> =
+        engine.task("asked", |ctx: Ctx, what: String| async move {
+            let answer = ctx.approval(what).await?;
+            Ok(answer.approved)
+        });
+    engine.task("ask twice", move |ctx: Ctx, (): ()| {
+        let asked = asked.clone();
+        async move {
+            ctx.child("first", &asked, &"one?".to_owned()).await?;
+            ctx.child("second", &asked, &"two?".to_owned()).await
+        }
+    });
+    engine.task("heavy", |ctx: Ctx, bytes: usize| async move {
+        ctx.set_state(&json!({"text": "x".repeat(bytes)})).await?;
+        Ok(bytes)
+    });
     engine.task("large", |_: Ctx, bytes: usize| async move {
         Ok("x".repeat(bytes))
     });
