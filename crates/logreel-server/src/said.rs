@@ -6,8 +6,8 @@
 //! whole nothing more is told before the next one begins.
 //!
 //! In the log an answer stands between its call and its seal. The call is stored before the first word is said, and
-//! the last word is said before the seal is stored. So an [`Ear`] tells nothing of an answer
-//! before the log was read as far as it reached when the answer was noticed, and nothing after the seal.
+//! the last word is said before the seal is stored. So an [`Ear`] tells nothing of an answer before its call was read, or
+//! the log as far as it reached when the answer was noticed, and nothing after the seal.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -306,17 +306,7 @@ impl Ear {
     /// What the log says: nothing is told of an answer behind its seal.
     pub(crate) fn mark(&mut self, mark: &Mark) {
         match mark {
-            Mark::Called { call, attempt } => {
-                let mut kept = lock(&self.kept);
-                kept.look();
-                // One that was quick is there before anyone noticed it, and its call is read now.
-                let is_it = |it: &&Answer| (&it.call, it.attempt) == (call, *attempt);
-                if let Some(answer) = kept.answers.get(&self.run).filter(is_it) {
-                    self.noticed = answer.number;
-                    self.admitted = answer.number;
-                }
-                self.called = Some((call.clone(), *attempt));
-            }
+            Mark::Called { call, attempt } => self.called = Some((call.clone(), *attempt)),
             Mark::Sealed { call } => {
                 let called = self.called.take_if(|(called, _)| called == call);
                 let attempt = called.map_or(u32::MAX, |(_, attempt)| attempt);
@@ -341,7 +331,10 @@ impl Ear {
         let Some(answer) = answer.filter(|answer| answer.number > self.skipped) else {
             return Heard::Nothing;
         };
-        if answer.number > self.admitted {
+        // One whose call was read and whose seal was not is told at once: a quick one would not be otherwise.
+        let is_called =
+            |(call, attempt): &(CallId, u32)| (call, *attempt) == (&answer.call, answer.attempt);
+        if answer.number > self.admitted && !self.called.as_ref().is_some_and(is_called) {
             return Heard::New;
         }
         let piece = |shown| LiveText {
@@ -481,7 +474,7 @@ mod tests {
         take(piece(1, 2, text("whole")));
         assert_eq!(ear.hear(), Heard::New);
         assert!(ear.rest().is_empty());
-        // A quick one is told between its call and its seal, though nobody noticed it before.
+        // Its call is read: it is told, though nobody read the log to its end.
         ear.mark(&called(call(1), 2));
         assert_eq!(ear.rest().len(), 2);
         take(piece(1, 2, text(", really")));

@@ -117,7 +117,9 @@ async fn a_stop_ends_streams_and_nothing_is_lost_by_whoever_comes_back() {
     let mut seen = vec![1];
     seen.extend(rest);
 
-    // Another server on the same store goes on after what the client has.
+    // Another server on the same store goes on after what the client has; of the first nothing is left that
+    // would drive the run when it is answered.
+    site.engine.close().await.unwrap();
     let engine = logreel::Engine::open(site.folder.path().join("runs.db"));
     let next = Site::on(engine.await.unwrap(), |server| server).await;
     let last = seen.last().unwrap().to_string();
