@@ -61,6 +61,14 @@ pub(crate) async fn answer(call: Call) -> Answered {
     if let Some(listed) = started["application/json"]["examples"].as_object_mut() {
         listed.extend(examples::of_specs(&names));
     }
+    if let Some(name) = names.first() {
+        let paths = document["paths"].as_object_mut().into_iter().flatten();
+        let operations = paths.filter_map(|(_, path)| path.as_object_mut()).flatten();
+        let parameters = operations.filter_map(|(_, it)| it["parameters"].as_array_mut());
+        for parameter in parameters.flatten().filter(|it| it["name"] == "spec") {
+            parameter["example"] = json!(name);
+        }
+    }
     Ok(answer::of_type(
         "application/json",
         Body::from(document.to_string()),

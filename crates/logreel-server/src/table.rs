@@ -255,7 +255,7 @@ fn about_runs() -> Vec<Operation> {
         .answers(
             200,
             "A page, or the stream",
-            &[(JSON, "EventPage"), (STREAM, "Text")],
+            &[(JSON, "EventPage"), (STREAM, "StreamEvent")],
         )
         .answers(
             204,
@@ -288,7 +288,7 @@ fn about_runs() -> Vec<Operation> {
         .answers(
             200,
             "A page, or the stream; the `id` of an event there is a cursor",
-            &[(JSON, "FeedPage"), (STREAM, "Text")],
+            &[(JSON, "FeedPage"), (STREAM, "StreamEvent")],
         )
         .may(&[409]),
         get(
@@ -514,7 +514,7 @@ fn for_agui() -> Operation {
     .answers(
         200,
         "Events of AG-UI, until the run ends or waits for a person",
-        &[(STREAM, "Text")],
+        &[(STREAM, "StreamEvent")],
     )
     .with(agui::RUN, "The run's id")
     .may(&[404, 409])

@@ -81,6 +81,13 @@ pub(super) fn of_body(operation: &str) -> Map<String, Value> {
                 ],
             }),
         )],
+        "runForAgUi" => vec![(
+            "a message",
+            json!({
+                "threadId": "support-43", "runId": "1",
+                "messages": [{"id": "1", "role": "user", "content": "Good morning"}],
+            }),
+        )],
         "putBlob" => vec![("a text", json!(BLOB))],
         _ => Vec::new(),
     };

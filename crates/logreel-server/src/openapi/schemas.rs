@@ -120,6 +120,15 @@ fn words() -> Named {
     named([
         ("Anything", anything()),
         ("Text", text()),
+        // What tools hold against each event of a stream, as the browser hands it out.
+        (
+            "StreamEvent",
+            json!({
+                "type": "object",
+                "properties": {"id": text(), "event": text(), "data": text()},
+                "additionalProperties": false,
+            }),
+        ),
         (
             "Bytes",
             json!({"type": "string", "contentEncoding": "binary"}),
