@@ -121,10 +121,7 @@ pub async fn after(
 
 /// A word about a run that nobody will drive on by himself.
 fn who_goes_on(acting: &Acting, entry: &Entry, run: RunId) -> anyhow::Result<Option<String>> {
-    let there = match &acting.path {
-        Some(store) => detach::is_worker_there(store)?,
-        None => false,
-    };
+    let there = detach::is_worker_there(&acting.kept)?;
     let idle = !entry.is_driven() && !entry.row.status().is_terminal();
     let short = run.short();
     Ok((idle && !there).then(|| {

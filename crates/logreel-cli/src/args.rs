@@ -50,7 +50,7 @@ pub struct Cli {
 #[derive(Args)]
 #[command(next_help_heading = "Everywhere")]
 pub struct Global {
-    /// Where the runs are: PATH, sqlite:PATH, or memory: for `run` [default: the nearest .logreel/runs.db upward]
+    /// Where the runs are: PATH, sqlite:PATH, postgres://USER@HOST/DATABASE, or memory: for `run` [default: the nearest .logreel/runs.db upward]
     #[arg(
         long,
         global = true,

@@ -1,7 +1,7 @@
 //! `logreel cancel`: ends a run now, whoever drives it.
 
 use logreel::view::RunView;
-use logreel::{CancelOutcome, ErrorKind, RunId, RunStore as _, Session, Status};
+use logreel::{CancelOutcome, ErrorKind, RunId, Session, Status};
 
 use crate::error::Failure;
 use crate::name;
@@ -24,7 +24,7 @@ pub struct Args {
 pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
     let opened = place.speak().await?;
     let run = match (&args.run, &args.session) {
-        (Some(name), _) => name::resolve(&opened.store, name).await?,
+        (Some(name), _) => name::resolve(&*opened.store, name).await?,
         (None, Some(session)) => active(&opened, session).await?,
         (None, None) => return Err(Failure::new(ErrorKind::Usage, "name a run").into()),
     };

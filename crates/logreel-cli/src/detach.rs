@@ -5,7 +5,7 @@
 //! take each other for a worker.
 
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -19,7 +19,7 @@ use crate::drive::{self, Followed};
 use crate::error::Failure;
 use crate::output::Output;
 use crate::signals::Signals;
-use crate::store::{Acting, Missing, Place};
+use crate::store::{Acting, Kept, Missing, Place};
 
 /// What is kept of what processes in the background said, before it is begun anew.
 const SAID_BYTES_MAX: u64 = 1 << 20;
@@ -30,6 +30,10 @@ pub const VERB: &str = "drive-detached";
 #[derive(clap::Args)]
 pub struct Args {
     run: RunId,
+    /// The store's URL comes on stdin: it may hold a password, arguments are for everyone to see, and what is in
+    /// the environment is inherited by commands
+    #[arg(long)]
+    url: bool,
 }
 
 /// Held by a worker while it lives.
@@ -38,23 +42,24 @@ pub struct WorkerLock {
 }
 
 impl WorkerLock {
-    pub fn hold(store: &Path) -> anyhow::Result<Self> {
-        let file = lock_file(store)?;
+    /// `None` where nobody could ask for it.
+    pub fn hold(kept: &Kept) -> anyhow::Result<Option<Self>> {
+        let Some(beside) = kept.beside()? else {
+            return Ok(None);
+        };
+        let file = lock_file(&beside)?;
         rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockShared)?;
-        Ok(Self { _file: file })
+        Ok(Some(Self { _file: file }))
     }
 }
 
 /// Sees to it that someone drives the run, which is queued.
 pub fn leave(acting: &Acting, run: RunId, out: &Output) -> anyhow::Result<()> {
-    let Some(store) = &acting.path else {
-        return Ok(());
-    };
-    if is_worker_there(store)? {
+    if is_worker_there(&acting.kept)? {
         out.note(format!("{} is left to the worker", run.short()));
         return Ok(());
     }
-    spawn(store, run)
+    spawn(&acting.kept, run)
 }
 
 /// The process in the background: drives the run until it ends or waits for a person.
@@ -62,6 +67,11 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     let signals = Signals::new()?;
     // A session of its own: neither the terminal's Ctrl-C nor its end reaches us.
     rustix::process::setsid().context("no session of its own")?;
+    let said = match args.url {
+        true => Some(Place::new(Some(std::io::read_to_string(std::io::stdin())?.into()))),
+        false => None,
+    };
+    let place = said.as_ref().unwrap_or(place);
     let acting = place.act(Missing::Refuse, None, out).await?;
     // Whoever started us reads until here, and knows by a byte that we got here.
     rustix::io::write(rustix::stdio::stdout(), b"\n")?;
@@ -75,20 +85,29 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     drive::to_the_end(acting, followed, signals, out).await
 }
 
-fn spawn(store: &Path, run: RunId) -> anyhow::Result<()> {
+fn spawn(kept: &Kept, run: RunId) -> anyhow::Result<()> {
+    let Some(beside) = kept.beside()? else {
+        return Ok(());
+    };
     let program = std::env::current_exe().context("this program cannot be started again")?;
-    let store = store.canonicalize()?;
-    let (path, said) = said_file(&store)?;
-    let mut child = Command::new(program)
-        .args(["--quiet", "--store"])
-        .arg(store)
-        .args([VERB, &run.to_string()])
+    let (path, said) = said_file(&beside)?;
+    let mut command = Command::new(program);
+    command
+        .args(["--quiet", VERB, &run.to_string()])
         .env_remove("LOGREEL_STORE")
-        .stdin(Stdio::null())
+        .stdin(Stdio::null());
+    match kept {
+        Kept::Database(..) => command.arg("--url").stdin(Stdio::piped()),
+        Kept::File(_) | Kept::Memory => command.arg("--store").arg(beside.canonicalize()?),
+    };
+    let mut child = command
         .stdout(Stdio::piped())
         .stderr(said)
         .spawn()
         .context("no process for the background")?;
+    if let (Kept::Database(_, url), Some(mut stdin)) = (kept, child.stdin.take()) {
+        stdin.write_all(url.secret().as_bytes())?;
+    }
     // Its stdout closes once it is on its own.
     let mut told = Vec::new();
     if let Some(mut stdout) = child.stdout.take() {
@@ -121,8 +140,11 @@ fn said_file(store: &Path) -> anyhow::Result<(PathBuf, File)> {
 }
 
 /// Whether a worker lives that drives runs of this store.
-pub fn is_worker_there(store: &Path) -> anyhow::Result<bool> {
-    let file = lock_file(store)?;
+pub fn is_worker_there(kept: &Kept) -> anyhow::Result<bool> {
+    let Some(beside) = kept.beside()? else {
+        return Ok(false);
+    };
+    let file = lock_file(&beside)?;
     let exclusive = Flock::from(FlockType::WriteLock);
     Ok(rustix::process::fcntl_getlk(&file, &exclusive)?.is_some())
 }

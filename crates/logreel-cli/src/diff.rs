@@ -58,8 +58,8 @@ pub async fn run(args: Args, place: &StorePlace, out: &mut Output) -> anyhow::Re
 async fn source<'a>(said: &str, opened: Option<&'a Opened>) -> anyhow::Result<Source<'a>> {
     match opened {
         Some(opened) if !Path::new(said).is_file() => {
-            let run = name::resolve(&opened.store, said).await?;
-            Ok(Source::Run(&opened.store, run))
+            let run = name::resolve(&*opened.store, said).await?;
+            Ok(Source::Run(&*opened.store, run))
         }
         Some(_) | None => Ok(Source::File(LogFile::new(said))),
     }

@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use logreel::store::Owner;
-use logreel::{Filter, RunStore, Status};
+use logreel::{Filter, PostgresStore, RunStore, SqliteStore, Status};
 use serde_json::json;
 
 use crate::error::with_sources;
 use crate::output::{Output, Paint};
-use crate::store::{Opened, Place};
+use crate::store::{Kept, Opened, Place, Spot};
 use crate::text;
 
 const SOMETHING_IS_WRONG: u8 = 1;
@@ -23,17 +23,37 @@ struct Finding {
 }
 
 pub async fn run(place: &Place, out: &mut Output) -> anyhow::Result<u8> {
-    let path = place.find()?;
-    let opened = place.open().await;
+    let spot = place.find()?;
     let (mut findings, mut problems) = (Vec::new(), Vec::new());
-    if let Err(error) = &opened {
-        if !path.exists() {
-            return Err(opened.err().unwrap_or_else(|| anyhow::anyhow!("no store")));
+    let opened = match place.open().await {
+        Ok(opened) => Some(opened),
+        Err(error) => {
+            if matches!(&spot, Spot::File(path) if !path.exists()) {
+                return Err(error);
+            }
+            problems.push(with_sources(&error));
+            None
         }
-        problems.push(with_sources(error));
+    };
+    let version = env!("CARGO_PKG_VERSION");
+    findings.push(Finding {
+        name: "logreel",
+        shown: version.to_owned(),
+        json: json!(version),
+    });
+    match &spot {
+        Spot::File(path) => look_at_file(path, &mut findings, &mut problems),
+        Spot::Database(url) => {
+            let shown = url.shown()?;
+            let json = json!(shown);
+            findings.push(Finding {
+                name: "store",
+                shown,
+                json,
+            });
+        }
     }
-    look_at_file(&path, &mut findings, &mut problems);
-    if let Ok(opened) = &opened {
+    if let Some(opened) = &opened {
         look_inside(opened, &mut findings, &mut problems).await;
     }
     if out.json {
@@ -70,11 +90,6 @@ pub async fn run(place: &Place, out: &mut Output) -> anyhow::Result<u8> {
 fn look_at_file(path: &Path, findings: &mut Vec<Finding>, problems: &mut Vec<String>) {
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let mut find = |name, shown: String, json| findings.push(Finding { name, shown, json });
-    find(
-        "logreel",
-        env!("CARGO_PKG_VERSION").to_owned(),
-        json!(env!("CARGO_PKG_VERSION")),
-    );
     find(
         "store",
         path.display().to_string(),
@@ -119,7 +134,59 @@ fn file_system(folder: &Path) -> Option<String> {
 }
 
 async fn look_inside(opened: &Opened, findings: &mut Vec<Finding>, problems: &mut Vec<String>) {
-    match opened.store.describe() {
+    match &opened.kept {
+        Kept::File(store) => look_at_tables(store, findings, problems),
+        Kept::Database(store, _) => look_at_server(store, findings, problems).await,
+        Kept::Memory => {}
+    }
+    match drivers(&*opened.store).await {
+        Ok(drivers) => drivers.tell(findings),
+        Err(error) => problems.push(with_sources(&error.into())),
+    }
+}
+
+async fn look_at_server(
+    store: &PostgresStore,
+    findings: &mut Vec<Finding>,
+    problems: &mut Vec<String>,
+) {
+    let described = match store.describe().await {
+        Ok(described) => described,
+        Err(error) => return problems.push(with_sources(&error.into())),
+    };
+    let mut find = |name, shown: String, json| findings.push(Finding { name, shown, json });
+    find(
+        "postgresql",
+        described.server.clone(),
+        json!(described.server),
+    );
+    find(
+        "schema",
+        described.schema.to_string(),
+        json!(described.schema),
+    );
+    find(
+        "size",
+        text::bytes(described.database_bytes),
+        json!({"database_bytes": described.database_bytes}),
+    );
+    find(
+        "connections",
+        described.connections.to_string(),
+        json!(described.connections),
+    );
+    let settings = described.settings.iter();
+    let shown = settings
+        .clone()
+        .map(|(name, value)| format!("{name}={value}"));
+    let json = settings.map(|(name, value)| ((*name).to_owned(), json!(value)));
+    let json = json.collect::<serde_json::Map<_, _>>();
+    find("settings", shown.collect::<Vec<_>>().join(" "), json.into());
+    problems.extend(described.problems);
+}
+
+fn look_at_tables(store: &SqliteStore, findings: &mut Vec<Finding>, problems: &mut Vec<String>) {
+    match store.describe() {
         Ok(described) => {
             let mut find = |name, shown: String, json| findings.push(Finding { name, shown, json });
             find("sqlite", described.sqlite.clone(), json!(described.sqlite));
@@ -138,11 +205,7 @@ async fn look_inside(opened: &Opened, findings: &mut Vec<Finding>, problems: &mu
         }
         Err(error) => problems.push(with_sources(&error.into())),
     }
-    problems.extend(opened.store.check());
-    match drivers(&opened.store).await {
-        Ok(drivers) => drivers.tell(findings),
-        Err(error) => problems.push(with_sources(&error.into())),
-    }
+    problems.extend(store.check());
 }
 
 /// Who drives what.

@@ -176,7 +176,7 @@ async fn tell(
         }
         _ => {}
     }
-    if code == WAITS && acting.path.is_none() {
+    if code == WAITS && acting.kept.is_memory() {
         out.note("  a store in memory ends here; with --store FILE it could go on later");
     } else if code == WAITS {
         for line in outcome::how_to_go_on(&*acting.store, &entry.row.run).await? {

@@ -23,7 +23,7 @@ pub struct Args {
 
 pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
     let opened = place.open().await?;
-    let run = name::resolve(&opened.store, &args.run).await?;
+    let run = name::resolve(&*opened.store, &args.run).await?;
     let with = Heirs {
         forks: args.with_forks,
         continuations: args.with_continuations,

@@ -65,7 +65,7 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
         return Err(Failure::new(ErrorKind::Usage, message).into());
     }
     let opened = place.open().await?;
-    let run = name::resolve(&opened.store, &args.run).await?;
+    let run = name::resolve(&*opened.store, &args.run).await?;
     let engine = &opened.engine;
     if let Some(url) = &args.endpoint {
         return send(&args, url, &opened, run, out).await;
@@ -161,7 +161,7 @@ async fn write(
         Format::Jsonl => engine.export_jsonl(&run, out).await,
         Format::Reel => engine.export_reel(&run, out).await,
         Format::Otlp => {
-            otlp::export(&opened.store, run, args.content, &mut Sink::File(out)).await?;
+            otlp::export(&*opened.store, run, args.content, &mut Sink::File(out)).await?;
             return Ok(None);
         }
         Format::Checkpoint => {
@@ -198,7 +198,7 @@ async fn send(
 ) -> anyhow::Result<u8> {
     let endpoint = Endpoint::named(url)?;
     let mut collector = Sink::Collector(&endpoint);
-    let count = otlp::export(&opened.store, run, args.content, &mut collector).await?;
+    let count = otlp::export(&*opened.store, run, args.content, &mut collector).await?;
     out.note(format!(
         "{} was sent to {} ({})",
         run.short(),

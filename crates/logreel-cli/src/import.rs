@@ -54,7 +54,7 @@ async fn runs(file: &RunFile, name: &str, place: &Place, out: &mut Output) -> an
         while reading.check_next(None)?.is_some() {}
         Ok(())
     };
-    if place.find().map_or(true, |path| !path.exists()) {
+    if place.file().is_none() {
         check().map_err(|error| carried::refused(name, &error))?;
     }
     let acting = place.act(Missing::Make, None, out).await?;

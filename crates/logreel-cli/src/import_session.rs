@@ -47,7 +47,7 @@ impl From {
 
 pub async fn run(from: From, file: &str, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
     // What is no such file must not make a store.
-    let found = place.find().ok().filter(|path| path.exists());
+    let found = place.file();
     let (past, unknown, lines) = read(from, file, found.as_deref())?;
     let acting = place.act(Missing::Make, None, out).await?;
     let kept = keep(&acting, past).await;

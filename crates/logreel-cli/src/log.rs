@@ -32,11 +32,11 @@ pub struct Args {
 
 pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
     let opened = place.open().await?;
-    let run = name::resolve(&opened.store, &args.run).await?;
+    let run = name::resolve(&*opened.store, &args.run).await?;
     let mut printer = Printer {
         out,
         run,
-        store: &opened.store,
+        store: &*opened.store,
         keys: HashMap::new(),
         kinds: args.kind,
         day: String::new(),
@@ -44,7 +44,7 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     };
     let from = Seq(args.from);
     if !args.follow {
-        let mut pages = Pages::new(&opened.store, run, from, Seq(u64::MAX));
+        let mut pages = Pages::new(&*opened.store, run, from, Seq(u64::MAX));
         loop {
             let page = pages.next().await?;
             if page.is_empty() {

@@ -120,7 +120,7 @@ async fn page(
 
 pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
     let opened = place.open().await?;
-    let store = &opened.store;
+    let store = &*opened.store;
     let limit = usize::from(args.limit);
     let cursor = args.cursor.clone().map(Cursor);
     let shown = args.status.clone();
@@ -142,7 +142,7 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
         } else {
             "no runs match"
         };
-        out.note(format!("{what} in {}", store.path().display()));
+        out.note(format!("{what} in {}", opened.kept.shown()));
         return Ok(0);
     }
     let now = SystemEnv.now();

@@ -1,7 +1,7 @@
 //! `logreel pause`: stops a run's work until someone resumes it.
 
 use logreel::view::RunView;
-use logreel::{PauseOutcome, RunStore as _};
+use logreel::PauseOutcome;
 
 use crate::name;
 use crate::output::Output;
@@ -18,7 +18,7 @@ pub struct Args {
 
 pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
     let opened = place.speak().await?;
-    let run = name::resolve(&opened.store, &args.run).await?;
+    let run = name::resolve(&*opened.store, &args.run).await?;
     let outcome = opened.engine.pause(&run, args.reason).await?;
     let entry = opened.store.entry(&run).await?;
     let driven = entry.is_driven();

@@ -29,7 +29,6 @@ use self::program::{Ended, Setup, Told};
 use self::signals::Signals;
 use crate::error::Failure;
 use crate::output::Output;
-use crate::settings::Settings;
 use crate::store::{Acting, Missing, Place};
 use crate::{agents, error, git, ls, outcome, spec};
 
@@ -97,7 +96,7 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
         git: git.clone(),
         redactor,
         stream,
-        prices: prices(&acting)?,
+        prices: prices(&acting),
         signals: signals.clone(),
     };
     let progress = watch::Sender::default();
@@ -162,7 +161,7 @@ pub async fn retry(acting: Acting, entry: &Entry, out: &mut Output) -> anyhow::R
         folder,
         redactor: redactor(&acting)?,
         stream: stored.get("stream").and_then(Format::from_json),
-        prices: prices(&acting)?,
+        prices: prices(&acting),
         signals: Signals::new()?,
     };
     let progress = watch::Sender::default();
@@ -269,15 +268,15 @@ async fn how_it_ended(acting: &Acting, entry: &Entry) -> anyhow::Result<Option<E
 }
 
 fn redactor(acting: &Acting) -> anyhow::Result<Redactor> {
-    let settings = Settings::load(acting.path.as_deref())?;
+    let settings = &acting.settings;
     Redactor::new(&settings.redact, Vec::<String>::new()).map_err(|error| {
         let message = format!("`redact` of the settings: {error}");
         Failure::new(ErrorKind::Invalid, message).into()
     })
 }
 
-fn prices(acting: &Acting) -> anyhow::Result<Prices> {
-    Ok(agents::prices(&Settings::load(acting.path.as_deref())?))
+fn prices(acting: &Acting) -> Prices {
+    agents::prices(&acting.settings)
 }
 
 /// A format by its name, or by a file that maps it.

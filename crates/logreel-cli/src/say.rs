@@ -1,6 +1,6 @@
 //! `logreel say`: steers an agent while it works.
 
-use logreel::{ErrorKind, RunStore as _};
+use logreel::ErrorKind;
 use serde_json::json;
 
 use crate::error::Failure;
@@ -25,7 +25,7 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
         return Err(Failure::new(ErrorKind::Usage, "there is nothing to say").into());
     }
     let opened = place.speak().await?;
-    let run = name::resolve(&opened.store, &args.run).await?;
+    let run = name::resolve(&*opened.store, &args.run).await?;
     let mut said = opened.engine.say(&run, args.text, Some(ask::who()));
     if let Some(id) = args.request_id {
         said = said.request(id);

@@ -76,8 +76,8 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
         })
         .await?;
     let engine = acting.engine.clone();
-    let path = acting.path.clone();
-    let tokens = path.as_deref().map(Tokens::beside);
+    let kept = acting.kept.clone();
+    let tokens = kept.beside()?.as_deref().map(Tokens::beside);
     // Whoever names a host has a proxy before it: then a caller on loopback may be anyone.
     let trusts_callers = args.listen.ip().is_loopback() && args.host.is_empty();
     if !trusts_callers {
@@ -102,11 +102,11 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     for host in args.host {
         server = server.host(host);
     }
-    let lock = path.as_deref().map(WorkerLock::hold).transpose()?;
+    let lock = WorkerLock::hold(&kept)?;
     let url = format!("http://{address}/");
-    out.note(match &path {
-        Some(path) => format!("serving {} on {url}", path.display()),
-        None => format!("serving runs in memory on {url}; they end with this process"),
+    out.note(match kept.is_memory() {
+        false => format!("serving {} on {url}", kept.shown()),
+        true => format!("serving runs in memory on {url}; they end with this process"),
     });
     if args.open {
         open(&url, out);

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use logreel::core::event::Durability;
+use logreel::store::postgres;
 use logreel::store::sqlite::Options;
 use logreel::{Builder, ErrorKind};
 
@@ -72,7 +73,16 @@ pub struct HookSetting {
 impl Settings {
     /// For the store in this file; for one in memory, the user's alone.
     pub fn load(store: Option<&Path>) -> Result<Self, Failure> {
-        let project = store.and_then(beside).map(|file| read::file(&file));
+        Self::of(store.and_then(beside))
+    }
+
+    /// For a store that lies nowhere: those of the nearest project from `here` upward.
+    pub fn around(here: &Path, home: Option<&Path>) -> Result<Self, Failure> {
+        Self::of(nearest(here, home))
+    }
+
+    fn of(project: Option<PathBuf>) -> Result<Self, Failure> {
+        let project = project.map(|file| read::file(&file));
         let user = of_user().map(|file| read::file(&file));
         let said = [project, user].into_iter().flatten();
         let mut problems = Vec::new();
@@ -122,6 +132,15 @@ impl Settings {
         }
     }
 
+    /// How a database is opened.
+    pub fn database_options(&self, options: postgres::Options) -> postgres::Options {
+        postgres::Options {
+            lease: self.lease.unwrap_or(options.lease),
+            payload_bytes_max: self.payload_bytes_max.unwrap_or(options.payload_bytes_max),
+            ..options
+        }
+    }
+
     /// The engine as the settings want it.
     pub fn build(self, mut builder: Builder) -> Builder {
         if let Some(durability) = self.durability {
@@ -145,6 +164,21 @@ fn beside(store: &Path) -> Option<PathBuf> {
     let folder = store.canonicalize().unwrap_or_else(|_| store.to_owned());
     let folder = folder.parent()?;
     (folder.file_name()? == FOLDER).then(|| folder.join(FILE))
+}
+
+/// The nearest file upward, as far as a store would be looked for.
+fn nearest(here: &Path, home: Option<&Path>) -> Option<PathBuf> {
+    for folder in here.ancestors() {
+        let file = folder.join(FOLDER).join(FILE);
+        let is_home = home == Some(folder) && folder != here;
+        if file.is_file() && !is_home {
+            return Some(file);
+        }
+        if folder.join(".git").exists() {
+            break;
+        }
+    }
+    None
 }
 
 fn of_user() -> Option<PathBuf> {

@@ -46,7 +46,7 @@ pub struct Args {
 
 pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
     let opened = place.open().await?;
-    let store = &opened.store;
+    let store = &*opened.store;
     let run = name::resolve(store, &args.run).await?;
     let mut entry = store.entry(&run).await?;
     if let Some(at) = args.at {

@@ -1,6 +1,5 @@
 //! `logreel stats`: how much there is.
 
-use logreel::RunStore as _;
 use serde_json::{Map, Value, json};
 
 use crate::output::Output;
@@ -18,7 +17,7 @@ pub async fn run(place: &Place, out: &mut Output) -> anyhow::Result<u8> {
             .map(|(status, count)| (status.to_string(), Value::from(*count)))
             .collect();
         out.json_line(&json!({
-            "store": opened.store.path().to_string_lossy(), "runs": total, "runs_by_status": runs,
+            "store": opened.kept.shown(), "runs": total, "runs_by_status": runs,
             "events": stats.events, "blobs": stats.blobs, "blob_bytes": stats.blob_bytes,
             "disk_bytes": stats.disk_bytes,
         }))?;
@@ -34,7 +33,7 @@ pub async fn run(place: &Place, out: &mut Output) -> anyhow::Result<u8> {
         [] => String::new(),
         some => format!(" ({})", some.join(", ")),
     };
-    out.line(format!("store   {}", opened.store.path().display()))?;
+    out.line(format!("store   {}", opened.kept.shown()))?;
     out.line(format!("runs    {total}{split}"))?;
     out.line(format!("events  {}", stats.events))?;
     out.line(format!(

@@ -8,9 +8,9 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use logreel::store::SystemEnv;
-use logreel::store::sqlite::Options;
-use logreel::{Builder, Engine, ErrorKind, MemoryStore, RunStore, SqliteStore};
+use logreel::store::postgres::{self, Found};
+use logreel::store::{SystemEnv, sqlite};
+use logreel::{Builder, Engine, ErrorKind, MemoryStore, PostgresStore, RunStore, SqliteStore};
 use logreel_agent::Agents;
 
 use crate::agents;
@@ -28,20 +28,39 @@ const MEMORY: &str = "memory:";
 /// What the user said about the place, if anything.
 pub struct Place(Option<OsString>);
 
+/// Where a store is.
+pub enum Spot {
+    File(PathBuf),
+    Database(Url),
+}
+
+/// Where a database is. It may hold a password, so it is handed on and never shown.
+#[derive(Clone)]
+pub struct Url(String);
+
+/// What a store that was opened is kept in.
+#[derive(Clone)]
+pub enum Kept {
+    Memory,
+    File(SqliteStore),
+    Database(Arc<PostgresStore>, Url),
+}
+
 /// A store that was opened, and an engine on it.
 pub struct Opened {
-    pub store: SqliteStore,
+    pub store: Arc<dyn RunStore>,
     pub engine: Engine,
+    pub kept: Kept,
 }
 
 /// A store to drive runs on, and an engine that drives workflows and agents.
 pub struct Acting {
     pub store: Arc<dyn RunStore>,
     pub engine: Engine,
-    /// The store's file; `None` in memory.
-    pub path: Option<PathBuf>,
+    pub kept: Kept,
     /// Who reads agents' files, as the settings want it.
     pub agents: Agents,
+    pub settings: Settings,
 }
 
 /// What a verb that drives may find.
@@ -53,31 +72,87 @@ pub enum Missing {
     Refuse,
 }
 
+impl Url {
+    /// The whole of it, for whoever connects.
+    pub fn secret(&self) -> &str {
+        &self.0
+    }
+
+    /// What may be seen of it.
+    pub fn shown(&self) -> Result<String, Failure> {
+        postgres::shown(&self.0)
+            .map_err(|error| Failure::new(ErrorKind::Usage, error.to_string()))
+    }
+}
+
+impl Kept {
+    pub fn is_memory(&self) -> bool {
+        matches!(self, Self::Memory)
+    }
+
+    /// Where it is, for people.
+    pub fn shown(&self) -> String {
+        match self {
+            Self::Memory => MEMORY.to_owned(),
+            Self::File(store) => store.path().display().to_string(),
+            Self::Database(store, _) => store.shown().to_owned(),
+        }
+    }
+
+    /// What the names of files begin with that belong to the store: beside its file, or for a database in a
+    /// folder of the user on this host. `None` in memory.
+    pub fn beside(&self) -> anyhow::Result<Option<PathBuf>> {
+        Ok(match self {
+            Self::Memory => None,
+            Self::File(store) => Some(store.path().to_owned()),
+            Self::Database(_, url) => Some(postgres::notes_of(url.secret())?),
+        })
+    }
+
+    fn store(&self) -> Arc<dyn RunStore> {
+        match self {
+            Self::Memory => Arc::new(MemoryStore::new(Arc::new(SystemEnv))),
+            Self::File(store) => Arc::new(store.clone()),
+            Self::Database(store, _) => Arc::clone(store) as Arc<dyn RunStore>,
+        }
+    }
+}
+
 impl Place {
     pub fn new(said: Option<OsString>) -> Self {
         // `LOGREEL_STORE=` is how a shell script says nothing.
         Self(said.filter(|said| !said.is_empty()))
     }
 
-    /// The store's file.
-    pub fn find(&self) -> Result<PathBuf, Failure> {
+    /// Where the store is.
+    pub fn find(&self) -> Result<Spot, Failure> {
         match &self.0 {
             Some(said) => named(said),
-            None => {
-                let home = std::env::var_os("HOME").map(PathBuf::from);
-                nearest(&here()?, home.as_deref())
-            }
+            None => nearest(&here()?, home().as_deref()).map(Spot::File),
+        }
+    }
+
+    /// The store's file, when it is one that is there.
+    pub fn file(&self) -> Option<PathBuf> {
+        match self.find() {
+            Ok(Spot::File(path)) => Some(path).filter(|path| path.exists()),
+            _ => None,
         }
     }
 
     /// Opens the store; never makes one.
     pub async fn open(&self) -> anyhow::Result<Opened> {
-        let path = self.find()?;
-        let settings = Settings::load(Some(&path))?;
-        let store = SqliteStore::open(path, settings.options(Options::default()))?;
-        let builder = Engine::builder().store(Arc::new(store.clone()));
+        let spot = self.find()?;
+        let settings = settings_of(&spot)?;
+        let kept = open(spot, Missing::Refuse, &settings).await?;
+        let store = kept.store();
+        let builder = Engine::builder().store(Arc::clone(&store));
         let engine = settings.build(builder).build().await?;
-        Ok(Opened { store, engine })
+        Ok(Opened {
+            store,
+            engine,
+            kept,
+        })
     }
 
     /// Opens the store to say something to its runs: what is said is recorded without secrets.
@@ -109,40 +184,38 @@ impl Place {
         out: &Output,
         with: impl FnOnce(Builder) -> Builder,
     ) -> anyhow::Result<Acting> {
-        let settings;
-        let (store, path): (Arc<dyn RunStore>, _) = if self.is_memory() && missing == Missing::Make
-        {
-            settings = Settings::load(None)?;
-            (Arc::new(MemoryStore::new(Arc::new(SystemEnv))), None)
+        let (settings, kept) = if self.is_memory() && missing == Missing::Make {
+            (Settings::load(None)?, Kept::Memory)
         } else {
-            let path = match missing {
+            let spot = match missing {
                 Missing::Refuse => self.find()?,
                 Missing::Make => self.find_or_make()?,
             };
-            settings = Settings::load(Some(&path))?;
-            let is_new = !path.exists();
-            // Also when there is a file: another process may be about to make a store of it, or may have
-            // been killed before it had.
-            let options = Options {
-                create: missing == Missing::Make,
-                ..Options::default()
+            let settings = settings_of(&spot)?;
+            let was_there = matches!(&spot, Spot::File(path) if path.exists());
+            let kept = open(spot, missing, &settings).await?;
+            let is_new = match &kept {
+                Kept::Memory => false,
+                Kept::File(_) => !was_there,
+                Kept::Database(store, _) => store.found() == Found::Nothing,
             };
-            let store = SqliteStore::open(&path, settings.options(options))?;
             if is_new {
-                out.note(format!("made the store {}", path.display()));
+                out.note(format!("made the store {}", kept.shown()));
             }
-            (Arc::new(store), Some(path))
+            (settings, kept)
         };
+        let store = kept.store();
         let builder = Engine::builder().store(Arc::clone(&store));
         let agents = agents::agents(&settings);
         let builder = builder.any_workflow().agents(Arc::new(agents.clone()));
-        let builder = otlp::watch(settings.build(builder), &store);
+        let builder = otlp::watch(settings.clone().build(builder), &store);
         let engine = with(builder).build().await?;
         Ok(Acting {
             store,
             engine,
-            path,
+            kept,
             agents,
+            settings,
         })
     }
 
@@ -151,26 +224,25 @@ impl Place {
         if self.is_memory() {
             return Settings::load(None);
         }
-        let found = match &self.0 {
+        let spot = match &self.0 {
             Some(said) => named(said)?,
             None => match self.find() {
                 Ok(found) => found,
-                Err(_) => self.would_make()?,
+                Err(_) => Spot::File(self.would_make()?),
             },
         };
-        Settings::load(Some(&found))
+        settings_of(&spot)
     }
 
     /// The store that would be made: at the git root, else here.
     fn would_make(&self) -> Result<PathBuf, Failure> {
         let here = here()?;
-        let home = std::env::var_os("HOME").map(PathBuf::from);
-        let root = git_root(&here, home.as_deref()).unwrap_or(&here);
+        let root = git_root(&here, home().as_deref()).unwrap_or(&here);
         Ok(root.join(FOLDER).join(FILE))
     }
 
     /// Where the store is, or where it will be: then its folder is made.
-    fn find_or_make(&self) -> Result<PathBuf, Failure> {
+    fn find_or_make(&self) -> Result<Spot, Failure> {
         if let Some(said) = &self.0 {
             return named(said);
         }
@@ -181,13 +253,55 @@ impl Place {
                 let message = format!("{} cannot be made: {error}", folder.display());
                 Failure::new(ErrorKind::Unavailable, message)
             })?;
-            Ok(store)
+            Ok(Spot::File(store))
         })
     }
 
     pub fn is_memory(&self) -> bool {
         self.0.as_ref().is_some_and(|said| said == MEMORY)
     }
+}
+
+/// Opens what is there, or makes it.
+async fn open(spot: Spot, missing: Missing, settings: &Settings) -> anyhow::Result<Kept> {
+    // Also when there is a file: another process may be about to make a store of it, or may have
+    // been killed before it had.
+    let create = missing == Missing::Make;
+    Ok(match spot {
+        Spot::File(path) => {
+            let options = sqlite::Options {
+                create,
+                ..sqlite::Options::default()
+            };
+            Kept::File(SqliteStore::open(path, settings.options(options))?)
+        }
+        Spot::Database(url) => {
+            let options = postgres::Options {
+                create,
+                ..postgres::Options::default()
+            };
+            let options = settings.database_options(options);
+            let store = PostgresStore::open(url.secret(), options).await?;
+            Kept::Database(Arc::new(store), url)
+        }
+    })
+}
+
+/// The settings beside the store's file; for a database, which lies nowhere, those of where one stands. How
+/// durable it is, its server says.
+fn settings_of(spot: &Spot) -> Result<Settings, Failure> {
+    match spot {
+        Spot::File(path) => Settings::load(Some(path)),
+        Spot::Database(_) => {
+            let mut settings = Settings::around(&here()?, home().as_deref())?;
+            settings.durability = None;
+            Ok(settings)
+        }
+    }
+}
+
+fn home() -> Option<PathBuf> {
+    std::env::var_os("HOME").map(PathBuf::from)
 }
 
 fn here() -> Result<PathBuf, Failure> {
@@ -218,25 +332,23 @@ fn make_folder(folder: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-fn named(said: &OsStr) -> Result<PathBuf, Failure> {
+fn named(said: &OsStr) -> Result<Spot, Failure> {
     let text = said.to_string_lossy();
     if text == MEMORY {
         let message =
             "a store in memory ends with the process that made it; nobody else can read it";
         return Err(Failure::new(ErrorKind::Usage, message).hint("name a file with --store PATH"));
     }
-    if text.starts_with("postgres://") || text.starts_with("postgresql://") {
-        let message = "PostgreSQL stores are not in this build yet";
-        return Err(Failure::new(ErrorKind::Unavailable, message)
-            .hint("use a SQLite file: --store PATH or --store sqlite:PATH"));
+    if postgres::is_url(&text) {
+        return Ok(Spot::Database(Url(text.into_owned())));
     }
     match text.strip_prefix("sqlite:") {
         Some("") => {
             let message = "`sqlite:` names no file; say sqlite:PATH";
             Err(Failure::new(ErrorKind::Usage, message))
         }
-        Some(path) => Ok(PathBuf::from(path)),
-        None => Ok(PathBuf::from(said)),
+        Some(path) => Ok(Spot::File(PathBuf::from(path))),
+        None => Ok(Spot::File(PathBuf::from(said))),
     }
 }
 

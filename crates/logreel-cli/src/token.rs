@@ -5,12 +5,13 @@ use std::time::Duration;
 use logreel::Env as _;
 use logreel::ErrorKind;
 use logreel::store::SystemEnv;
+use logreel::store::postgres::notes_of;
 use logreel_server::{Role, Tokens};
 use serde_json::json;
 
 use crate::error::Failure;
 use crate::output::{Output, Page, Paint};
-use crate::store::Place;
+use crate::store::{Place, Spot};
 use crate::table::{self, Cell, Column, left, right};
 use crate::text;
 
@@ -72,7 +73,11 @@ impl From<Rank> for Role {
 }
 
 pub fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
-    let tokens = Tokens::beside(&place.find()?);
+    let beside = match place.find()? {
+        Spot::File(path) => path,
+        Spot::Database(url) => notes_of(url.secret())?,
+    };
+    let tokens = Tokens::beside(&beside);
     match args.verb {
         Verb::Create {
             name,

@@ -87,7 +87,7 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
         return check_file(name, args.head, out);
     }
     let opened = place.open().await?;
-    let store = &opened.store;
+    let store = &*opened.store;
     let runs = match &args.run {
         Some(name) => vec![name::resolve(store, name).await?],
         // By id alone: a row that does not load must not hide the others.

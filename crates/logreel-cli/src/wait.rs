@@ -28,7 +28,7 @@ pub struct Args {
 
 pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
     let opened = place.open().await?;
-    let store = &opened.store;
+    let store = &*opened.store;
     let mut runs = Vec::with_capacity(args.runs.len());
     for name in &args.runs {
         runs.push(name::resolve(store, name).await?);

@@ -34,8 +34,10 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
         .act_with(Missing::Make, out, |builder| telling(builder, quiet))
         .await?;
     // One that takes only some runs is none that `--detach` may count on.
-    let path = acting.path.as_deref().filter(|_| args.label.is_empty());
-    let lock = path.map(WorkerLock::hold).transpose()?;
+    let lock = match args.label.is_empty() {
+        true => WorkerLock::hold(&acting.kept)?,
+        false => None,
+    };
     let at_once = usize::from(args.concurrency);
     let labels = args
         .label
@@ -46,13 +48,10 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
         [] => String::new(),
         labels => format!(" with {}", labels.join(" ")),
     };
-    out.note(match &acting.path {
-        Some(path) => format!(
-            "driving up to {at_once} runs{labelled} of {}",
-            path.display()
-        ),
-        None => format!("driving up to {at_once} runs{labelled}"),
-    });
+    out.note(format!(
+        "driving up to {at_once} runs{labelled} of {}",
+        acting.kept.shown()
+    ));
     let stop = tokio::select! {
         worked = acting.engine.work_on(&args.label, at_once) => {
             worked?;

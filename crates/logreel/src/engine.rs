@@ -80,9 +80,10 @@ struct Working {
 }
 
 impl Engine {
-    /// Opens a SQLite file, and makes it when there is none.
-    pub async fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
-        Self::builder().sqlite(path).build().await
+    /// Opens a SQLite file, and makes it when there is none. With the feature `postgres` a `postgres://` URL
+    /// is a store too, which any number of machines share.
+    pub async fn open(store: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::builder().at(store).build().await
     }
 
     /// An engine on a store in memory.
@@ -94,7 +95,7 @@ impl Engine {
     pub fn builder() -> Builder {
         Builder {
             store: None,
-            sqlite: None,
+            at: None,
             env: Arc::new(SystemEnv),
             durability: Durability::Full,
             provided: Provided::new(),
@@ -191,10 +192,17 @@ impl Engine {
     }
 }
 
+/// Where a store is that is still to be opened.
+enum At {
+    File(PathBuf),
+    /// A URL, which may hold a password.
+    Database(String),
+}
+
 /// Makes an [`Engine`].
 pub struct Builder {
     store: Option<Arc<dyn RunStore>>,
-    sqlite: Option<PathBuf>,
+    at: Option<At>,
     env: Arc<dyn Env>,
     durability: Durability,
     provided: Provided,
@@ -219,8 +227,25 @@ impl Builder {
     /// Keeps runs in a SQLite file, made when there is none.
     #[must_use]
     pub fn sqlite(mut self, path: impl AsRef<Path>) -> Self {
-        self.sqlite = Some(path.as_ref().to_owned());
+        self.at = Some(At::File(path.as_ref().to_owned()));
         self
+    }
+
+    /// Keeps runs in a PostgreSQL database (feature `postgres`), at `postgres://USER@HOST/DATABASE`. Its tables are
+    /// made when there are none. The password may be in the URL, in `PGPASSWORD` or in a pgpass file.
+    #[must_use]
+    pub fn postgres(mut self, url: impl Into<String>) -> Self {
+        self.at = Some(At::Database(url.into()));
+        self
+    }
+
+    /// A file, or a database when it is a URL.
+    fn at(self, store: impl AsRef<Path>) -> Self {
+        let said = store.as_ref().to_string_lossy();
+        if said.starts_with("postgres://") || said.starts_with("postgresql://") {
+            return self.postgres(said);
+        }
+        self.sqlite(store)
     }
 
     /// Takes time, ids and randomness from here: every timestamp, not some.
@@ -326,9 +351,12 @@ impl Builder {
             hooks
         };
         let env = self.env;
-        let store: Arc<dyn RunStore> = match (self.store, self.sqlite) {
+        let store: Arc<dyn RunStore> = match (self.store, self.at) {
             (Some(store), _) => store,
-            (None, Some(path)) => {
+            (None, Some(At::Database(url))) => {
+                open_database(&url, self.lease, self.payload_bytes_max, &env).await?
+            }
+            (None, Some(At::File(path))) => {
                 let options = Options {
                     create: true,
                     durability: self.durability,
@@ -370,6 +398,36 @@ impl Builder {
             door: tokio::sync::RwLock::new(()),
         })))
     }
+}
+
+#[cfg(feature = "postgres")]
+async fn open_database(
+    url: &str,
+    lease: Duration,
+    payload_bytes_max: u64,
+    env: &Arc<dyn Env>,
+) -> Result<Arc<dyn RunStore>, Error> {
+    use logreel_store::postgres::Options;
+    let options = Options {
+        create: true,
+        lease,
+        payload_bytes_max,
+        env: Arc::clone(env),
+        ..Options::default()
+    };
+    let store = logreel_store::PostgresStore::open(url, options).await?;
+    Ok(Arc::new(store))
+}
+
+#[cfg(not(feature = "postgres"))]
+async fn open_database(
+    _: &str,
+    _: Duration,
+    _: u64,
+    _: &Arc<dyn Env>,
+) -> Result<Arc<dyn RunStore>, Error> {
+    let what = "stores in PostgreSQL are not in this build; switch the feature `postgres` on";
+    Err(logreel_store::Error::unavailable(what).into())
 }
 
 impl Inner {

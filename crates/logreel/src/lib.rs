@@ -136,6 +136,8 @@ pub use logreel_core::{
     self as core, Body, Digest, Event, Head, Json, Record, RunId, Seq, Session, Status, StepId,
     Timestamp, WaitId,
 };
+#[cfg(feature = "postgres")]
+pub use logreel_store::PostgresStore;
 pub use logreel_store::{self as store, Entry, Env, Filter, MemoryStore, RunStore, SqliteStore};
 
 /// What the README shows must compile.

@@ -37,6 +37,8 @@ pub(super) struct Place {
     roots: Option<PathBuf>,
     /// What may be shown of it.
     pub shown: String,
+    /// Which store it is: what is shown, and what else of the URL chooses one, such as a schema.
+    pub identity: String,
 }
 
 impl Place {
@@ -63,6 +65,7 @@ impl Place {
         {
             config.password(password);
         }
+        let chosen = config.get_options().unwrap_or_default().to_owned();
         let options = match config.get_options() {
             Some(own) => format!("{SETTINGS} {own}"),
             None => SETTINGS.to_owned(),
@@ -86,6 +89,7 @@ impl Place {
         Ok(Self {
             config,
             roots,
+            identity: format!("{shown} {chosen}"),
             shown,
         })
     }

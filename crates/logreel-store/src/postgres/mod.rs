@@ -9,11 +9,13 @@
 //! Reading order: `schema`, `connect`, `open`, `writer`, `append`, `rows`, then one file per verb.
 
 mod append;
+mod beside;
 mod clock;
 mod command;
 mod connect;
 mod create;
 mod delete;
+mod doctor;
 mod erase;
 mod failure;
 mod fork;
@@ -32,5 +34,7 @@ mod store;
 mod tail;
 mod writer;
 
+pub use beside::{is_url, notes_of, shown};
 pub use clock::Times;
-pub use open::{Options, PostgresStore};
+pub use doctor::Description;
+pub use open::{Found, Options, PostgresStore};

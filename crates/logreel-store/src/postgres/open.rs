@@ -62,6 +62,8 @@ impl Default for Options {
 pub struct PostgresStore {
     shared: Arc<Shared>,
     tail: Tail,
+    shown: String,
+    found: Found,
     /// Taken when the store is dropped.
     runtime: Option<Runtime>,
 }
@@ -76,6 +78,15 @@ pub(super) struct Shared {
     pub pool: Pool,
     pub tips: Mutex<Tips>,
     pub writer: Writer,
+}
+
+/// What a store that was opened had been before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found {
+    /// Nothing: its tables were made.
+    Nothing,
+    /// A store.
+    Store,
 }
 
 impl fmt::Debug for PostgresStore {
@@ -115,16 +126,28 @@ impl PostgresStore {
             tips: Mutex::default(),
             writer,
         });
-        let preparing = shared.clone();
-        on(&handle, async move {
-            prepare(&preparing, &shown, options.create).await
+        let (preparing, name) = (shared.clone(), shown.clone());
+        let found = on(&handle, async move {
+            prepare(&preparing, &name, options.create).await
         })
         .await?;
         Ok(Self {
             tail: Tail::new(shared.clone(), handle),
             shared,
+            shown,
+            found,
             runtime: runtime.keep(),
         })
+    }
+
+    /// Where it is, without a password.
+    pub fn shown(&self) -> &str {
+        &self.shown
+    }
+
+    /// What was there when it was opened.
+    pub fn found(&self) -> Found {
+        self.found
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
@@ -199,7 +222,7 @@ where
 }
 
 /// Looks at the database before it is used: whose it is, how old, and whether it keeps what it says.
-async fn prepare(shared: &Arc<Shared>, shown: &str, create: bool) -> Result<(), Error> {
+async fn prepare(shared: &Arc<Shared>, shown: &str, create: bool) -> Result<Found, Error> {
     let client = connect::get(&shared.pool).await?;
     let tx = Tx::new(client, shared.clone());
     let sql = "SELECT current_setting('server_encoding'), current_setting('fsync'),
@@ -230,17 +253,20 @@ async fn prepare(shared: &Arc<Shared>, shown: &str, create: bool) -> Result<(), 
                     false => {
                         return Err(Error::unavailable(format!(
                             "{shown} was made by an older build (schema {found}, this one needs {}); \
-                             any verb that writes brings it up to date",
+                             `logreel migrate` brings it up to date",
                             schema::VERSION
                         )));
                     }
                 }
             }
         }
-        None if create => schema::migrate(&tx, shown).await?,
+        None if create => {
+            schema::migrate(&tx, shown).await?;
+            return Ok(Found::Nothing);
+        }
         None => {
             return Err(Error::unavailable(format!("there is no store at {shown}")));
         }
     }
-    Ok(())
+    Ok(Found::Store)
 }

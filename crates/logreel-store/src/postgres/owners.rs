@@ -162,7 +162,7 @@ pub(super) fn beat_now() -> String {
 }
 
 /// SEMANTICS 20: in the user's runtime folder, else in a folder of the user under the temporary one.
-fn default_folder() -> PathBuf {
+pub(super) fn default_folder() -> PathBuf {
     match std::env::var_os("XDG_RUNTIME_DIR").filter(|it| !it.is_empty()) {
         Some(folder) => PathBuf::from(folder).join("logreel"),
         None => {
