@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::{
     answer, backup, cancel, check, completions, detach, diff, erase, export, fork, import, log, ls,
-    pause, prune, record, replay, resolve, resume, retry, run, say, serve, sessions, show, signal,
+    migrate, pause, prune, record, replay, resolve, resume, retry, run, say, serve, sessions, show, signal,
     token, verify, wait, worker,
 };
 
@@ -131,6 +131,8 @@ pub enum Verb {
     Prune(prune::Args),
     /// Take away what an ended run held; the proof that it ran stays
     Erase(erase::Args),
+    /// Bring the store's tables up to date, or say what that would change
+    Migrate(migrate::Args),
     /// Copy the store to a new file while others write it
     Backup(backup::Args),
     /// Print a completion script for a shell

@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::output;
 
 /// Verbs that INTERFACES names and a later build brings.
-const PLANNED: &[&str] = &["workers", "migrate"];
+const PLANNED: &[&str] = &["workers"];
 
 /// An error of the command line itself.
 #[derive(Debug)]

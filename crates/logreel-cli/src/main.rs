@@ -36,6 +36,7 @@ mod launch;
 mod live;
 mod log;
 mod ls;
+mod migrate;
 mod name;
 mod otlp;
 mod outcome;
@@ -145,7 +146,7 @@ async fn act(cli: Cli) -> anyhow::Result<u8> {
         Verb::Resolve(args) => resolve::run(args, &place, &mut out).await,
         Verb::Worker(args) => worker::run(args, &place, &mut out).await,
         Verb::Serve(args) => serve::run(args, &place, &mut out).await,
-        Verb::Token(args) => token::run(args, &place, &mut out),
+        Verb::Token(args) => token::run(args, &place, &mut out).await,
         Verb::Check(args) => check::run(args, &place, &mut out),
         Verb::Init => init::run(&place, &mut out).await,
         Verb::DriveDetached(args) => detach::run(args, &place, &mut out).await,
@@ -161,6 +162,7 @@ async fn act(cli: Cli) -> anyhow::Result<u8> {
         Verb::Sessions(args) => sessions::run(args, &place, &mut out).await,
         Verb::Stats => stats::run(&place, &mut out).await,
         Verb::Doctor => doctor::run(&place, &mut out).await,
+        Verb::Migrate(args) => migrate::run(args, &place, &mut out).await,
         Verb::Prune(args) => prune::run(args, &place, &mut out).await,
         Verb::Erase(args) => erase::run(args, &place, &mut out).await,
         Verb::Backup(args) => backup::run(args, &place, &mut out).await,

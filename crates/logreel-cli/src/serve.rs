@@ -18,7 +18,7 @@ use crate::output::Output;
 use crate::served::Served;
 use crate::signals::{Signals, Stop};
 use crate::store::{Missing, Place};
-use crate::{spec, worker};
+use crate::{spec, token, worker};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -77,11 +77,11 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
         .await?;
     let engine = acting.engine.clone();
     let kept = acting.kept.clone();
-    let tokens = kept.beside()?.as_deref().map(Tokens::beside);
+    let tokens = token::of(&kept);
     // Whoever names a host has a proxy before it: then a caller on loopback may be anyone.
     let trusts_callers = args.listen.ip().is_loopback() && args.host.is_empty();
     if !trusts_callers {
-        check_tokens(tokens.as_ref(), args.listen)?;
+        check_tokens(tokens.as_ref(), args.listen).await?;
     }
     raise_open_files();
     let listener = TcpListener::bind(args.listen).await.map_err(|error| {
@@ -153,9 +153,9 @@ fn raise_open_files() {
 }
 
 /// Whoever can reach the address can start programs here: they must be known.
-fn check_tokens(tokens: Option<&Tokens>, address: SocketAddr) -> anyhow::Result<()> {
+async fn check_tokens(tokens: Option<&Tokens>, address: SocketAddr) -> anyhow::Result<()> {
     let known = match tokens {
-        Some(tokens) => tokens.list()?,
+        Some(tokens) => tokens.list().await?,
         None => Vec::new(),
     };
     if !known.is_empty() {

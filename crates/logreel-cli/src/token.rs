@@ -1,17 +1,17 @@
 //! `logreel token`: what callers of `serve` from other machines are known by.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use logreel::Env as _;
 use logreel::ErrorKind;
 use logreel::store::SystemEnv;
-use logreel::store::postgres::notes_of;
 use logreel_server::{Role, Tokens};
 use serde_json::json;
 
 use crate::error::Failure;
 use crate::output::{Output, Page, Paint};
-use crate::store::{Place, Spot};
+use crate::store::{Kept, Missing, Place, Spot};
 use crate::table::{self, Cell, Column, left, right};
 use crate::text;
 
@@ -72,19 +72,30 @@ impl From<Rank> for Role {
     }
 }
 
-pub fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
-    let beside = match place.find()? {
-        Spot::File(path) => path,
-        Spot::Database(url) => notes_of(url.secret())?,
+pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
+    let tokens = match place.find()? {
+        // A store that is still to be made has its file of tokens already.
+        Spot::File(path) => Some(Tokens::beside(&path)),
+        Spot::Database(_) => {
+            let missing = match args.verb {
+                Verb::Create { .. } => Missing::Make,
+                Verb::List | Verb::Revoke { .. } => Missing::Refuse,
+            };
+            of(&place.act(missing, None, out).await?.kept)
+        }
     };
-    let tokens = Tokens::beside(&beside);
+    let Some(tokens) = tokens else {
+        return Ok(0);
+    };
     match args.verb {
         Verb::Create {
             name,
             role,
             expires,
         } => {
-            let made = tokens.create(&SystemEnv, name, role.into(), expires)?;
+            let made = tokens
+                .create(&SystemEnv, name, role.into(), expires)
+                .await?;
             if out.json {
                 out.json_line(&json!({"token": made.secret, "id": made.token.id,
                     "name": made.token.name, "role": made.token.role,
@@ -97,9 +108,9 @@ pub fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
                 "this is shown once; `logreel token revoke {id}` makes it worthless"
             ));
         }
-        Verb::List => list(&tokens, out)?,
+        Verb::List => list(&tokens, out).await?,
         Verb::Revoke { id } => {
-            if !tokens.revoke(&id)? {
+            if !tokens.revoke(&id).await? {
                 return Err(
                     Failure::new(ErrorKind::NotFound, format!("there is no token {id:?}"))
                         .hint("`logreel token list` lists them")
@@ -112,8 +123,17 @@ pub fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-fn list(tokens: &Tokens, out: &mut Output) -> anyhow::Result<()> {
-    let all = tokens.list()?;
+/// Those of a store that is open; in memory there are none.
+pub fn of(kept: &Kept) -> Option<Tokens> {
+    match kept {
+        Kept::Memory => None,
+        Kept::File(store) => Some(Tokens::beside(store.path())),
+        Kept::Database(store, _) => Some(Tokens::of_database(Arc::clone(store))),
+    }
+}
+
+async fn list(tokens: &Tokens, out: &mut Output) -> anyhow::Result<()> {
+    let all = tokens.list().await?;
     if out.json {
         return out.json_line(&Page {
             items: all,

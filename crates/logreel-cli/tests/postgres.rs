@@ -95,6 +95,16 @@ impl Yard {
         running
     }
 
+    /// A statement in the yard's own schema, by PostgreSQL's own client.
+    fn sql(&self, sql: &str) -> String {
+        let mut psql = Command::new("psql");
+        psql.args(["-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", sql]);
+        let ran = psql.arg(&self.url).output().expect("psql is there");
+        let err = String::from_utf8_lossy(&ran.stderr);
+        assert!(ran.status.success(), "{sql}: {err}");
+        String::from_utf8(ran.stdout).unwrap().trim().to_owned()
+    }
+
     fn lines(&self, name: &str) -> usize {
         self.project.read(name).lines().count()
     }
@@ -184,5 +194,41 @@ fn a_detached_run_on_postgres_has_a_process_of_its_own_that_cancel_ends() {
     for file in std::fs::read_dir(yard.notes.path().join("logreel")).unwrap() {
         let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
         assert!(!text.contains(PASSWORD), "{text}");
+    }
+}
+
+#[test]
+fn ten_processes_that_migrate_an_empty_database_at_once_on_postgres_all_find_it_whole() {
+    let yard = Yard::new(SPEC);
+    let would = yard.json(&["migrate", "--dry-run"]);
+    let (known, pending) = (would["known"].as_u64().unwrap(), &would["migrations"]);
+    assert_eq!(would["found"], Value::Null);
+    assert_eq!(pending.as_array().unwrap().len() as u64, known);
+    assert_eq!(pending[0]["number"], 1);
+    assert_eq!(yard.run(&["ls"]).code, 4, "a dry run makes nothing");
+    let start = |n: usize| {
+        // Half of them come with a run, half only to migrate.
+        let queued = ["run", "w.toml", "--label", "none=here", "--key", &n.to_string()];
+        let args: &[&str] = if n < 5 { &["migrate"] } else { &queued };
+        yard.project.start_with(yard.command(), args)
+    };
+    yard.project.write("go", "");
+    let all: Vec<Running> = (0..10).map(start).collect();
+    for (n, process) in all.into_iter().enumerate() {
+        let ended = process.end();
+        assert_eq!(ended.code, 0, "process {n}: {}", ended.err);
+    }
+    assert_eq!(yard.json(&["stats"])["runs"], 5);
+    let done = yard.json(&["migrate"]);
+    assert_eq!((&done["found"], &done["migrations"]), (&known.into(), &serde_json::json!([])));
+
+    // A newer build was here.
+    let newer = known + 7;
+    yard.sql(&format!("INSERT INTO logreel_migrations (version) VALUES ({newer})"));
+    for args in [&["migrate", "--dry-run"][..], &["migrate"], &["ls"], &["worker"], &["run", "w.toml"]] {
+        let refused = yard.run(args);
+        assert_eq!(refused.code, 4, "{args:?}: {}", refused.err);
+        let both = format!("has store schema {newer}, this build knows up to {known}");
+        assert!(refused.err.contains(&both), "{args:?}: {}", refused.err);
     }
 }

@@ -152,7 +152,7 @@ async fn operation(
             &parts.method,
         ));
     };
-    let caller = guard::caller(app, &parts.headers, operation.role)?;
+    let caller = guard::caller(app, &parts.headers, operation.role).await?;
     let params = params.map_err(|_| Problem::not_found("the path is not UTF-8 text"))?;
     let params = params
         .iter()

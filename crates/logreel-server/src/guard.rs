@@ -77,7 +77,13 @@ pub(crate) fn while_known(
     let (app, mut headers) = (app.clone(), HeaderMap::new());
     headers.insert(header::AUTHORIZATION, token);
     let unknown = async move {
-        while caller(&app, &headers, needs).is_ok() {
+        loop {
+            match caller(&app, &headers, needs).await {
+                Ok(_) => {}
+                // Nobody knows at the moment.
+                Err(problem) if problem.kind() == ErrorKind::Unavailable => {}
+                Err(_) => return,
+            }
             app.engine.env().sleep(LOOK_AGAIN).await;
         }
     };
@@ -85,7 +91,7 @@ pub(crate) fn while_known(
 }
 
 /// Who calls, by the token that comes along; refused when that is not enough.
-pub(crate) fn caller(
+pub(crate) async fn caller(
     app: &App,
     headers: &HeaderMap,
     needs: Option<Role>,
@@ -110,7 +116,7 @@ pub(crate) fn caller(
     };
     let now = app.engine.env().now();
     let token = match &app.tokens {
-        Some(tokens) => tokens.known(secret, now)?,
+        Some(tokens) => tokens.known(secret, now).await?,
         None => None,
     };
     let token = token.ok_or_else(|| unauthorized("the token is not known, or has expired"))?;

@@ -1,23 +1,27 @@
 //! Tokens: what callers from elsewhere are known by.
 //!
 //! They are in a file of their own beside the store, for its owner alone, and not in a table: the store's
-//! tables are public for reading, and copies of the store are made to be carried away. The file holds
+//! tables are public for reading, and copies of the store are made to be carried away. Servers that share a
+//! database find them there, because each must know what any of them made or revoked. Kept are
 //! digests. A token is 256 random bits, which no dictionary has, so one pass of BLAKE3 is enough: a slow
 //! hash is for passwords that people think of. Two digests are compared in the same time wherever they
 //! differ.
 
-use std::fs::File;
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+#[cfg(feature = "postgres")]
+mod database;
+mod file;
+
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use logreel::{Env, ErrorKind, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use self::file::InFile;
 use crate::Problem;
 
 /// How a token begins, so that scanners for leaked secrets can find it.
@@ -73,7 +77,7 @@ pub struct NewToken {
     pub token: Token,
 }
 
-/// The file of tokens cannot be used.
+/// The tokens cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
     /// It cannot be read or written.
@@ -92,6 +96,9 @@ pub enum TokenError {
         /// What is wrong.
         why: String,
     },
+    /// The database that they are in cannot be used.
+    #[error(transparent)]
+    Store(#[from] logreel::store::Error),
 }
 
 impl TokenError {
@@ -100,6 +107,7 @@ impl TokenError {
         match self {
             Self::Io { .. } => ErrorKind::Unavailable,
             Self::Damaged { .. } => ErrorKind::Corrupt,
+            Self::Store(error) => logreel::Error::from(error.clone()).kind(),
         }
     }
 }
@@ -117,42 +125,29 @@ struct Stored {
     digest: String,
 }
 
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct Contents {
-    version: u32,
-    tokens: Vec<Stored>,
-}
-
 /// The tokens of a store.
-pub struct Tokens {
-    path: PathBuf,
-    read: Mutex<Option<Read>>,
-}
+pub struct Tokens(Kept);
 
-/// What was read, and of which state of the file.
-struct Read {
-    stamp: (SystemTime, u64, u64),
-    tokens: Arc<Vec<Stored>>,
+enum Kept {
+    File(InFile),
+    #[cfg(feature = "postgres")]
+    Database(database::InDatabase),
 }
 
 impl Tokens {
     /// Those of the store in this file.
     pub fn beside(store: &Path) -> Self {
-        let mut path = store.as_os_str().to_owned();
-        path.push(".tokens.json");
-        Self {
-            path: path.into(),
-            read: Mutex::default(),
-        }
+        Self(Kept::File(InFile::beside(store)))
     }
 
-    /// Where they are.
-    pub fn path(&self) -> &Path {
-        &self.path
+    /// Those of all servers on this database.
+    #[cfg(feature = "postgres")]
+    pub fn of_database(store: Arc<logreel::PostgresStore>) -> Self {
+        Self(Kept::Database(database::InDatabase::new(store)))
     }
 
     /// Makes a token.
-    pub fn create(
+    pub async fn create(
         &self,
         env: &dyn Env,
         name: String,
@@ -175,20 +170,29 @@ impl Tokens {
             token: token.clone(),
             digest: digest(&secret).to_hex().to_string(),
         };
-        self.change(|tokens| tokens.push(stored))?;
+        match &self.0 {
+            Kept::File(file) => file.change(|tokens| tokens.push(stored))?,
+            #[cfg(feature = "postgres")]
+            Kept::Database(database) => database.add(&stored).await?,
+        }
         Ok(NewToken { secret, token })
     }
 
     /// All of them, oldest first.
-    pub fn list(&self) -> Result<Vec<Token>, TokenError> {
-        let stored = self.current()?;
+    pub async fn list(&self) -> Result<Vec<Token>, TokenError> {
+        let stored = self.current().await?;
         Ok(stored.iter().map(|it| it.token.clone()).collect())
     }
 
     /// Makes a token worthless; `false` when there is none of that id.
-    pub fn revoke(&self, id: &str) -> Result<bool, TokenError> {
+    pub async fn revoke(&self, id: &str) -> Result<bool, TokenError> {
+        let file = match &self.0 {
+            Kept::File(file) => file,
+            #[cfg(feature = "postgres")]
+            Kept::Database(database) => return database.revoke(id).await,
+        };
         let mut found = false;
-        self.change(|tokens| {
+        file.change(|tokens| {
             let before = tokens.len();
             tokens.retain(|it| it.token.id != id);
             found = tokens.len() < before;
@@ -197,11 +201,15 @@ impl Tokens {
     }
 
     /// The token that this secret is, when it is one that holds now.
-    pub(crate) fn known(&self, secret: &str, now: Timestamp) -> Result<Option<Token>, TokenError> {
+    pub(crate) async fn known(
+        &self,
+        secret: &str,
+        now: Timestamp,
+    ) -> Result<Option<Token>, TokenError> {
         let said = digest(secret);
         let mut known = None;
         // All of them, so that the time says nothing about which one it was.
-        for stored in self.current()?.iter() {
+        for stored in self.current().await?.iter() {
             let holds = blake3::Hash::from_hex(&stored.digest).is_ok_and(|it| it == said);
             if holds && stored.token.expires_at.is_none_or(|until| now < until) {
                 known = Some(stored.token.clone());
@@ -210,93 +218,13 @@ impl Tokens {
         Ok(known)
     }
 
-    /// What the file holds now: it is looked at each time, so that a token that was revoked is worthless
-    /// at once.
-    fn current(&self) -> Result<Arc<Vec<Stored>>, TokenError> {
-        let stamp = match std::fs::metadata(&self.path) {
-            Ok(found) => {
-                let changed = found.modified().map_err(|error| self.io(error))?;
-                (changed, found.len(), found.ino())
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Arc::default()),
-            Err(error) => return Err(self.io(error)),
-        };
-        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(read) = read.as_ref().filter(|read| read.stamp == stamp) {
-            return Ok(Arc::clone(&read.tokens));
+    /// What is kept now.
+    async fn current(&self) -> Result<Arc<Vec<Stored>>, TokenError> {
+        match &self.0 {
+            Kept::File(file) => file.current(),
+            #[cfg(feature = "postgres")]
+            Kept::Database(database) => database.current().await,
         }
-        let mut file = File::open(&self.path).map_err(|error| self.io(error))?;
-        let tokens = Arc::new(self.parse(&mut file)?.tokens);
-        *read = Some(Read {
-            stamp,
-            tokens: Arc::clone(&tokens),
-        });
-        Ok(tokens)
-    }
-
-    /// Changes the file, alone: another takes its place when it is whole and on disk, so that neither a crash
-    /// nor a full disk takes a token away.
-    fn change(&self, change: impl FnOnce(&mut Vec<Stored>)) -> Result<(), TokenError> {
-        let io = |error| self.io(error);
-        let mut file = self.locked().map_err(io)?;
-        let mut contents = self.parse(&mut file)?;
-        change(&mut contents.tokens);
-        contents.version = 1;
-        let text = serde_json::to_string_pretty(&contents).expect("texts always serialize");
-        let mut beside = self.path.as_os_str().to_owned();
-        beside.push(".new");
-        let beside = PathBuf::from(beside);
-        // What a crash left is nobody's: whoever writes it holds the lock.
-        match std::fs::remove_file(&beside) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io(error)),
-            _ => {}
-        }
-        let mut options = File::options();
-        let options = options.write(true).create_new(true).mode(0o600);
-        let mut new = options.open(&beside).map_err(io)?;
-        writeln!(new, "{text}").map_err(io)?;
-        new.sync_all().map_err(io)?;
-        std::fs::rename(&beside, &self.path).map_err(io)?;
-        let folder = self.path.parent().filter(|it| !it.as_os_str().is_empty());
-        let folder = File::open(folder.unwrap_or(Path::new("."))).map_err(io)?;
-        folder.sync_all().map_err(io)
-    }
-
-    /// The file that is there now, locked: while one waited, another may have taken its place.
-    fn locked(&self) -> io::Result<File> {
-        loop {
-            let mut options = File::options();
-            let options = options.read(true).write(true).create(true).truncate(false);
-            let file = options.mode(0o600).open(&self.path)?;
-            file.lock()?;
-            let (held, there) = (file.metadata()?, std::fs::metadata(&self.path));
-            let is_there =
-                |it: &std::fs::Metadata| (it.dev(), it.ino()) == (held.dev(), held.ino());
-            match there {
-                Ok(there) if is_there(&there) => return Ok(file),
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    fn parse(&self, file: &mut File) -> Result<Contents, TokenError> {
-        let mut text = String::new();
-        file.read_to_string(&mut text)
-            .map_err(|error| self.io(error))?;
-        if text.is_empty() {
-            return Ok(Contents::default());
-        }
-        serde_json::from_str(&text).map_err(|error| TokenError::Damaged {
-            path: self.path.clone(),
-            why: error.to_string(),
-        })
-    }
-
-    fn io(&self, source: io::Error) -> TokenError {
-        let path = self.path.clone();
-        TokenError::Io { path, source }
     }
 }
 
@@ -306,86 +234,54 @@ fn digest(secret: &str) -> blake3::Hash {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::os::unix::fs::MetadataExt as _;
+
     use logreel::store::SystemEnv;
 
-    #[test]
-    fn a_token_is_known_until_it_expires_or_is_revoked_and_is_never_stored() {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_token_is_known_until_it_expires_or_is_revoked_and_is_never_stored() {
         let folder = tempfile::tempdir().unwrap();
         let tokens = Tokens::beside(&folder.path().join("runs.db"));
-        assert!(tokens.list().unwrap().is_empty());
-        let make = |name: &str, lasts| {
-            tokens
-                .create(&SystemEnv, name.to_owned(), Role::Operate, lasts)
-                .unwrap()
+        let path = folder.path().join("runs.db.tokens.json");
+        assert!(tokens.list().await.unwrap().is_empty());
+        let make = async |name: &str, lasts| {
+            let made = tokens.create(&SystemEnv, name.to_owned(), Role::Operate, lasts);
+            made.await.unwrap()
         };
         let (ada, bob) = (
-            make("ada", None),
-            make("bob", Some(Duration::from_secs(60))),
+            make("ada", None).await,
+            make("bob", Some(Duration::from_secs(60))).await,
         );
         let now = SystemEnv.now();
         assert_eq!(
-            tokens.known(&ada.secret, now).unwrap(),
+            tokens.known(&ada.secret, now).await.unwrap(),
             Some(ada.token.clone())
         );
         assert_eq!(
-            tokens.known(&bob.secret, now).unwrap(),
+            tokens.known(&bob.secret, now).await.unwrap(),
             Some(bob.token.clone())
         );
         let later = now + Duration::from_secs(61);
-        assert_eq!(tokens.known(&bob.secret, later).unwrap(), None);
+        assert_eq!(tokens.known(&bob.secret, later).await.unwrap(), None);
         let cut = &ada.secret[..ada.secret.len() - 1];
-        assert_eq!(tokens.known(cut, now).unwrap(), None);
-        assert_eq!(tokens.known("", now).unwrap(), None);
+        assert_eq!(tokens.known(cut, now).await.unwrap(), None);
+        assert_eq!(tokens.known("", now).await.unwrap(), None);
 
-        let text = std::fs::read_to_string(tokens.path()).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
         assert!(
             !text.contains(&ada.secret) && !text.contains(&bob.secret),
             "{text}"
         );
-        let mode = std::fs::metadata(tokens.path()).unwrap().mode();
+        let mode = std::fs::metadata(&path).unwrap().mode();
         assert_eq!(mode & 0o777, 0o600);
 
         // Another process revokes it.
         let elsewhere = Tokens::beside(&folder.path().join("runs.db"));
-        assert!(elsewhere.revoke(&ada.token.id).unwrap());
-        assert!(!elsewhere.revoke(&ada.token.id).unwrap());
-        assert_eq!(tokens.known(&ada.secret, now).unwrap(), None);
-        assert_eq!(tokens.list().unwrap(), [bob.token]);
-    }
-
-    #[test]
-    fn a_change_replaces_the_file_and_what_was_there_stays_whole() {
-        let folder = tempfile::tempdir().unwrap();
-        let store = folder.path().join("runs.db");
-        let tokens = Tokens::beside(&store);
-        let make = |name: &str| {
-            let name = name.to_owned();
-            tokens.create(&SystemEnv, name, Role::Read, None)
-        };
-        make("ada").unwrap();
-        let before = std::fs::read_to_string(tokens.path()).unwrap();
-        let mut held = File::open(tokens.path()).unwrap();
-        // What a crash in the middle of a change leaves is in nobody's way.
-        let left = folder.path().join("runs.db.tokens.json.new");
-        std::fs::write(&left, "half of").unwrap();
-        make("bob").unwrap();
-        let mut seen = String::new();
-        held.read_to_string(&mut seen).unwrap();
-        assert_eq!(seen, before, "nobody sees half of it");
-        assert!(!left.exists());
-
-        // Many at once: none is lost.
-        std::thread::scope(|scope| {
-            for n in 0..8 {
-                let make = &make;
-                scope.spawn(move || make(&format!("n{n}")).unwrap());
-            }
-        });
-        assert_eq!(tokens.list().unwrap().len(), 10);
-        // Where nothing can be written, what was there holds.
-        std::fs::create_dir(&left).unwrap();
-        assert!(make("eve").is_err());
-        assert_eq!(tokens.list().unwrap().len(), 10);
+        assert!(elsewhere.revoke(&ada.token.id).await.unwrap());
+        assert!(!elsewhere.revoke(&ada.token.id).await.unwrap());
+        assert_eq!(tokens.known(&ada.secret, now).await.unwrap(), None);
+        assert_eq!(tokens.list().await.unwrap(), [bob.token]);
     }
 }

@@ -22,13 +22,11 @@ async fn a_stream_ends_with_its_token_and_whoever_comes_back_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let store = folder.path().join("runs.db");
     let tokens = Tokens::beside(&store);
-    let make = |name: &str, lasts| {
-        let name = name.to_owned();
-        tokens
-            .create(&SystemEnv, name, Role::Operate, lasts)
-            .unwrap()
+    let make = async |name: &str, lasts| {
+        let made = tokens.create(&SystemEnv, name.to_owned(), Role::Operate, lasts);
+        made.await.unwrap()
     };
-    let (ada, bob) = (make("ada", None), make("bob", None));
+    let (ada, bob) = (make("ada", None).await, make("bob", None).await);
     let engine = Engine::open(&store).await.unwrap();
     let known = Tokens::beside(&store);
     let site = Site::on(engine, |server| server.tokens(known, true)).await;
@@ -46,14 +44,14 @@ async fn a_stream_ends_with_its_token_and_whoever_comes_back_is_refused() {
         stream.next().await.unwrap();
         stream
     };
-    let brief = make("brief", Some(Duration::from_secs(3)));
+    let brief = make("brief", Some(Duration::from_secs(3))).await;
     let mut expiring = open(&path, &brief.secret).await;
     let (mut one, mut all) = (
         open(&path, &ada.secret).await,
         open("/v1/events", &ada.secret).await,
     );
     let mut other = open(&path, &bob.secret).await;
-    assert!(tokens.revoke(&ada.token.id).unwrap());
+    assert!(tokens.revoke(&ada.token.id).await.unwrap());
     // They end, although the run goes on.
     for stream in [&mut one, &mut all, &mut expiring] {
         while stream.next().await.is_some() {}

@@ -12,6 +12,7 @@ pub mod fork;
 pub mod import;
 mod locks;
 pub mod memory;
+pub mod migration;
 pub mod model;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -33,6 +34,7 @@ pub use error::{AppendError, CreateError, Error, ForkError};
 pub use fork::{ForkAt, NewFork};
 pub use import::{Import, ImportError, ImportedBlob, Source};
 pub use memory::MemoryStore;
+pub use migration::{Migration, Migrations};
 pub(crate) use model::STAGED;
 pub use model::{
     Append, Appended, ClaimOutcome, Claimable, Commanded, Created, Cursor, Driver, Entry,

@@ -32,6 +32,7 @@ mod schema;
 mod stage;
 mod store;
 mod tail;
+mod tokens;
 mod writer;
 
 pub use beside::{is_url, notes_of, shown};

@@ -19,7 +19,7 @@ use super::writer::{Tx, Writer};
 use crate::doorbell::Doorbells;
 use crate::tip::PAYLOAD_MAX_BYTES;
 use crate::tips::Tips;
-use crate::{Env, Error, SystemEnv};
+use crate::{Env, Error, Migrations, SystemEnv};
 
 /// Connections of a process, unless it says.
 const CONNECTIONS: usize = 8;
@@ -99,36 +99,16 @@ impl PostgresStore {
     /// Opens the store at a `postgres://` URL. A password is taken from the URL, from `PGPASSWORD` or from
     /// the user's file of passwords, and never shown.
     pub async fn open(url: &str, options: Options) -> Result<Self, Error> {
-        let place = Place::parse(url)?;
-        let shown = place.shown.clone();
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .thread_name("logreel-postgres")
-            .enable_all()
-            .build()
-            .map_err(|error| Error::unavailable(format!("no thread for the database: {error}")))?;
-        // Whatever fails from here on, the runtime is not dropped where it must not be.
-        let runtime = Guard(Some(runtime));
-        let handle = runtime.handle()?;
-        let clock = Arc::new(Clock::new(options.env.clone(), options.times));
-        let pool = {
-            let _here = handle.enter();
-            place.pool(options.connections.max(2), clock.clone())?
-        };
-        let writer = Writer::start(&handle, pool.clone());
-        let shared = Arc::new(Shared {
-            owners: Owners::new(options.lease, clock.clone(), options.locks)?,
-            env: options.env,
-            clock,
-            payload_bytes_max: options.payload_bytes_max,
-            bells: Doorbells::default(),
-            pool,
-            tips: Mutex::default(),
-            writer,
-        });
+        let create = options.create;
+        let Reached {
+            runtime,
+            handle,
+            shared,
+            shown,
+        } = reach(url, options)?;
         let (preparing, name) = (shared.clone(), shown.clone());
         let found = on(&handle, async move {
-            prepare(&preparing, &name, options.create).await
+            prepare(&preparing, &name, create).await
         })
         .await?;
         Ok(Self {
@@ -138,6 +118,19 @@ impl PostgresStore {
             found,
             runtime: runtime.keep(),
         })
+    }
+
+    /// What must be done to the database at this URL before this build can use it. Does nothing of it.
+    pub async fn migrations(url: &str) -> Result<Migrations, Error> {
+        let reached = reach(url, Options::default())?;
+        let (shared, shown) = (reached.shared.clone(), reached.shown.clone());
+        on(&reached.handle, async move {
+            let tx = Tx::new(connect::get(&shared.pool).await?, shared.clone());
+            let found = schema::version(&tx).await?;
+            schema::check(found.unwrap_or_default(), &shown)?;
+            Ok(Migrations::new(found, &schema::BRINGS))
+        })
+        .await
     }
 
     /// Where it is, without a password.
@@ -180,6 +173,50 @@ impl Drop for PostgresStore {
             runtime.shutdown_background();
         }
     }
+}
+
+/// A database on its way to be a store; nothing was asked of it yet.
+struct Reached {
+    runtime: Guard,
+    handle: Handle,
+    shared: Arc<Shared>,
+    shown: String,
+}
+
+fn reach(url: &str, options: Options) -> Result<Reached, Error> {
+    let place = Place::parse(url)?;
+    let shown = place.shown.clone();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_name("logreel-postgres")
+        .enable_all()
+        .build()
+        .map_err(|error| Error::unavailable(format!("no thread for the database: {error}")))?;
+    // Whatever fails from here on, the runtime is not dropped where it must not be.
+    let runtime = Guard(Some(runtime));
+    let handle = runtime.handle()?;
+    let clock = Arc::new(Clock::new(options.env.clone(), options.times));
+    let pool = {
+        let _here = handle.enter();
+        place.pool(options.connections.max(2), clock.clone())?
+    };
+    let writer = Writer::start(&handle, pool.clone());
+    let shared = Arc::new(Shared {
+        owners: Owners::new(options.lease, clock.clone(), options.locks)?,
+        env: options.env,
+        clock,
+        payload_bytes_max: options.payload_bytes_max,
+        bells: Doorbells::default(),
+        pool,
+        tips: Mutex::default(),
+        writer,
+    });
+    Ok(Reached {
+        runtime,
+        handle,
+        shared,
+        shown,
+    })
 }
 
 /// A runtime that may be dropped anywhere.

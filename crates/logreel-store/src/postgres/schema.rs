@@ -19,12 +19,18 @@ use super::writer::Tx;
 use crate::Error;
 
 /// Changes with the tables: the number of the last migration.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// The database's clock in our unit.
 pub(super) const CLOCK: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::int8";
 
-const MIGRATIONS: [&str; VERSION as usize] = [r#"
+/// What each migration brings, for people.
+pub(super) const BRINGS: [&str; VERSION as usize] =
+    ["runs, events and all that they need", "tokens of servers"];
+
+const MIGRATIONS: [&str; VERSION as usize] = [FIRST, TOKENS];
+
+const FIRST: &str = r#"
 CREATE TABLE runs (
   id int8 GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   run text COLLATE "C" NOT NULL UNIQUE,
@@ -162,7 +168,14 @@ CREATE INDEX lapsed_owner ON lapsed (owner);
 -- The words that a run is found by.
 CREATE TABLE search (run int8 PRIMARY KEY, words text[] COLLATE "C" NOT NULL);
 CREATE INDEX search_words ON search USING gin (words);
-"#];
+"#;
+
+const TOKENS: &str = r#"
+-- What callers of servers are known by; the text is theirs, and holds a digest only.
+CREATE TABLE tokens (
+  id text COLLATE "C" PRIMARY KEY, made int8 GENERATED ALWAYS AS IDENTITY, token text NOT NULL
+);
+"#;
 
 /// How often a race for the table of migrations is run again.
 const TRIES: u32 = 20;

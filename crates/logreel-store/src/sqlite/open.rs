@@ -17,7 +17,7 @@ use super::tail::Tail;
 use super::writer::{Helper, Writer};
 use crate::doorbell::Doorbells;
 use crate::tip::PAYLOAD_MAX_BYTES;
-use crate::{Env, Error, SystemEnv};
+use crate::{Env, Error, Migrations, SystemEnv};
 
 /// Readers that are kept open while nobody reads.
 const IDLE_READERS: usize = 4;
@@ -260,6 +260,25 @@ fn error_at(path: &Path, error: Error) -> Error {
             source,
         },
         other => other,
+    }
+}
+
+impl SqliteStore {
+    /// What must be done to the store in this file before this build can use it. Does nothing of it: opening
+    /// the store does.
+    pub fn migrations(path: &Path) -> Result<Migrations, Error> {
+        if !path.exists() {
+            return Ok(Migrations::new(None, &schema::BRINGS));
+        }
+        let told = |halt: Halt| error_at(path, halt.into());
+        let conn = connect::open(path, false, Arc::default()).map_err(|error| told(error.into()))?;
+        let found = match check_schema(&conn, path, true).map_err(told)? {
+            Tables::None => None,
+            Tables::Older | Tables::Ours => {
+                Some(schema::version(&conn).map_err(|error| told(error.into()))?)
+            }
+        };
+        Ok(Migrations::new(found, &schema::BRINGS))
     }
 }
 

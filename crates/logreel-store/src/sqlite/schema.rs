@@ -14,6 +14,15 @@ use rusqlite::Connection;
 /// Changes with the tables.
 pub(super) const VERSION: u32 = 5;
 
+/// What each version brought, for people.
+pub(super) const BRINGS: [&str; VERSION as usize] = [
+    "runs, events and all that they need",
+    "limits, and messages that are stored once",
+    "whose the events of imported forks are",
+    "sums of results as bytes",
+    "blobs ahead of the events that name them",
+];
+
 /// The page size of a new store. A row of more than half a page has the page to itself, and one of more
 /// than a page fills pages to the brim: with 4 KiB, messages of 2 kB take twice their length. An append
 /// takes as long with either; a scan of many small events is 5 to 15 % slower.
