@@ -6,8 +6,8 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::{
     answer, backup, cancel, check, completions, detach, diff, erase, export, fork, import, log, ls,
-    migrate, pause, prune, record, replay, resolve, resume, retry, run, say, serve, sessions, show, signal,
-    token, verify, wait, worker,
+    migrate, pause, prune, record, replay, resolve, resume, retry, run, say, serve, sessions, show,
+    signal, token, verify, wait, worker,
 };
 
 const EXAMPLES: &str = "\

@@ -68,7 +68,9 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     // A session of its own: neither the terminal's Ctrl-C nor its end reaches us.
     rustix::process::setsid().context("no session of its own")?;
     let said = match args.url {
-        true => Some(Place::new(Some(std::io::read_to_string(std::io::stdin())?.into()))),
+        true => Some(Place::new(Some(
+            std::io::read_to_string(std::io::stdin())?.into(),
+        ))),
         false => None,
     };
     let place = said.as_ref().unwrap_or(place);

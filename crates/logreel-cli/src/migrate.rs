@@ -23,10 +23,7 @@ pub struct Args {
 pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
     let spot = place.find()?;
     let (shown, found) = match &spot {
-        Spot::File(path) => (
-            path.display().to_string(),
-            SqliteStore::migrations(path)?,
-        ),
+        Spot::File(path) => (path.display().to_string(), SqliteStore::migrations(path)?),
         Spot::Database(url) => (url.shown()?, PostgresStore::migrations(url.secret()).await?),
     };
     if !args.dry_run {

@@ -1,7 +1,7 @@
 //! `logreel pause`: stops a run's work until someone resumes it.
 
-use logreel::view::RunView;
 use logreel::PauseOutcome;
+use logreel::view::RunView;
 
 use crate::name;
 use crate::output::Output;

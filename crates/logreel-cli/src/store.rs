@@ -80,8 +80,7 @@ impl Url {
 
     /// What may be seen of it.
     pub fn shown(&self) -> Result<String, Failure> {
-        postgres::shown(&self.0)
-            .map_err(|error| Failure::new(ErrorKind::Usage, error.to_string()))
+        postgres::shown(&self.0).map_err(|error| Failure::new(ErrorKind::Usage, error.to_string()))
     }
 }
 

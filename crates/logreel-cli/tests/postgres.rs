@@ -52,7 +52,10 @@ impl Yard {
         let and = if server.contains('?') { '&' } else { '?' };
         // Whoever is trusted is not asked for the password; it must not be seen all the same.
         let server = server.replacen("postgres@", &format!("postgres:{PASSWORD}@"), 1);
-        assert!(server.contains(PASSWORD), "the user of {server} is postgres");
+        assert!(
+            server.contains(PASSWORD),
+            "the user of {server} is postgres"
+        );
         Self {
             project: Project::new(spec),
             url: format!("{server}{and}options=-csearch_path%3D{schema}"),
@@ -167,7 +170,10 @@ fn a_worker_that_is_killed_on_postgres_is_followed_by_another_and_every_verb_fin
     let other = Yard::new(SPEC);
     let file = yard.project.path("run.reel");
     assert_eq!(
-        other.said(&["import", file.to_str().unwrap()]).lines().next(),
+        other
+            .said(&["import", file.to_str().unwrap()])
+            .lines()
+            .next(),
         Some(run)
     );
     assert_eq!(other.said(&["show", run, "--output"]), "done");
@@ -183,13 +189,21 @@ fn a_detached_run_on_postgres_has_a_process_of_its_own_that_cancel_ends() {
     assert_eq!(yard.project.read("began"), "here\n");
     let pid = yard.json(&["show", &run])["driver"]["pid"].to_string();
     let seen = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
-    assert!(seen.contains("drive-detached") && !seen.contains(PASSWORD), "{seen:?}");
+    assert!(
+        seen.contains("drive-detached") && !seen.contains(PASSWORD),
+        "{seen:?}"
+    );
     let following = yard.project.start_with(yard.command(), &["wait", &run]);
     yard.said(&["cancel", &run, "--reason", "enough"]);
     assert_eq!(following.end().code, 130);
-    common::kill::until("it left", || !std::path::Path::new(&format!("/proc/{pid}")).exists());
+    common::kill::until("it left", || {
+        !std::path::Path::new(&format!("/proc/{pid}")).exists()
+    });
     let shown = yard.json(&["show", &run]);
-    assert_eq!((&shown["status"], &shown["reason"]), (&"cancelled".into(), &"enough".into()));
+    assert_eq!(
+        (&shown["status"], &shown["reason"]),
+        (&"cancelled".into(), &"enough".into())
+    );
     assert!(!yard.project.path("effects-last").exists());
     for file in std::fs::read_dir(yard.notes.path().join("logreel")).unwrap() {
         let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
@@ -208,7 +222,14 @@ fn ten_processes_that_migrate_an_empty_database_at_once_on_postgres_all_find_it_
     assert_eq!(yard.run(&["ls"]).code, 4, "a dry run makes nothing");
     let start = |n: usize| {
         // Half of them come with a run, half only to migrate.
-        let queued = ["run", "w.toml", "--label", "none=here", "--key", &n.to_string()];
+        let queued = [
+            "run",
+            "w.toml",
+            "--label",
+            "none=here",
+            "--key",
+            &n.to_string(),
+        ];
         let args: &[&str] = if n < 5 { &["migrate"] } else { &queued };
         yard.project.start_with(yard.command(), args)
     };
@@ -220,12 +241,23 @@ fn ten_processes_that_migrate_an_empty_database_at_once_on_postgres_all_find_it_
     }
     assert_eq!(yard.json(&["stats"])["runs"], 5);
     let done = yard.json(&["migrate"]);
-    assert_eq!((&done["found"], &done["migrations"]), (&known.into(), &serde_json::json!([])));
+    assert_eq!(
+        (&done["found"], &done["migrations"]),
+        (&known.into(), &serde_json::json!([]))
+    );
 
     // A newer build was here.
     let newer = known + 7;
-    yard.sql(&format!("INSERT INTO logreel_migrations (version) VALUES ({newer})"));
-    for args in [&["migrate", "--dry-run"][..], &["migrate"], &["ls"], &["worker"], &["run", "w.toml"]] {
+    yard.sql(&format!(
+        "INSERT INTO logreel_migrations (version) VALUES ({newer})"
+    ));
+    for args in [
+        &["migrate", "--dry-run"][..],
+        &["migrate"],
+        &["ls"],
+        &["worker"],
+        &["run", "w.toml"],
+    ] {
         let refused = yard.run(args);
         assert_eq!(refused.code, 4, "{args:?}: {}", refused.err);
         let both = format!("has store schema {newer}, this build knows up to {known}");

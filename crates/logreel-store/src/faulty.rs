@@ -68,6 +68,9 @@ struct Plan {
     meanwhile: Vec<(u64, When, Meanwhile)>,
     faults: Vec<(u64, Fault)>,
     crashed: bool,
+    /// After which write the store is away, and for how many calls.
+    away_after: Option<(u64, u32)>,
+    away: u32,
 }
 
 impl Faults {
@@ -98,6 +101,12 @@ impl Faults {
     pub fn after(&self, nth: u64, meanwhile: impl Future<Output = ()> + Send + 'static) {
         let meanwhile = (nth, When::After, Box::pin(meanwhile) as Meanwhile);
         self.plan().meanwhile.push(meanwhile);
+    }
+
+    /// After the next write the store cannot be reached, for so many calls of whatever kind.
+    pub fn away_after_next(&self, calls: u32) {
+        let mut plan = self.plan();
+        plan.away_after = Some((plan.writes + 1, calls));
     }
 
     /// The process dies now: every call fails from here on.
@@ -131,8 +140,12 @@ impl Faults {
     fn next_write(&self) -> Result<(u64, Option<Fault>), Error> {
         let mut plan = self.plan();
         alive(&plan)?;
+        there(&mut plan)?;
         plan.writes += 1;
         let nth = plan.writes;
+        if let Some((_, calls)) = plan.away_after.take_if(|(after, _)| *after == nth) {
+            plan.away = calls;
+        }
         let fault = plan
             .faults
             .iter()
@@ -152,6 +165,14 @@ impl Faults {
         // Nothing panics while the plan is locked.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn there(plan: &mut Plan) -> Result<(), Error> {
+    if plan.away == 0 {
+        return Ok(());
+    }
+    plan.away -= 1;
+    Err(Error::unavailable("away (injected)"))
 }
 
 fn alive(plan: &Plan) -> Result<(), Error> {
@@ -231,6 +252,7 @@ impl FaultyStore {
         read: impl Future<Output = Result<T, Error>> + Send,
     ) -> Result<T, Error> {
         self.faults.check()?;
+        there(&mut self.faults.plan())?;
         let answer = Inline::new(read, self.still).await;
         self.faults.check()?;
         answer

@@ -27,7 +27,7 @@ use crate::handle::RunHandle;
 use crate::hook::{FnHook, Hook, HookEvent, Hooks};
 use crate::journal::PAGE;
 use crate::live::{Live, LiveLines, LiveTexts};
-use crate::owner::{LEASE, Pulse, Renewal};
+use crate::owner::{LEASE, LOOK_EVERY, Pulse, Renewal};
 use crate::program::Program;
 use crate::query::Runs;
 use crate::registry::Registry;
@@ -569,29 +569,43 @@ impl Inner {
             .is_some_and(|driver| !driver.is_finished())
     }
 
-    /// Takes a run over. A claim whose answer was lost is known by the owner it left.
+    /// Takes a run over.
     pub(crate) async fn claim(self: &Arc<Self>, run: &RunId) -> Result<ClaimOutcome, Error> {
         let owner = self.owner().await?;
         self.claim_as(run, owner.id()).await
     }
 
-    /// [`Inner::claim`] for this owner.
+    /// [`Inner::claim`] for this owner. A claim whose answer was lost is made again until there is one, however
+    /// long the store is away: it may have landed, and then nobody else takes the run while this process lives.
     pub(crate) async fn claim_as(
         &self,
         run: &RunId,
         owner: OwnerId,
     ) -> Result<ClaimOutcome, Error> {
-        let outcome = match self.store.claim(run, owner).await {
-            Err(logreel_store::Error::Ambiguous { what }) => {
-                tracing::warn!(%run, what, "looking whether the claim landed");
-                let entry = self.store.entry(run).await?;
-                let driver = entry.driver.as_ref();
-                if driver.is_some_and(|driver| driver.owner.id == owner) {
-                    return Ok(ClaimOutcome::Claimed(entry));
+        let is_ours = |entry: &Entry| {
+            let driver = entry.driver.as_ref();
+            driver.is_some_and(|driver| driver.owner.id == owner)
+        };
+        let mut lost = false;
+        let mut pause = Duration::from_millis(1);
+        let outcome = loop {
+            match self.store.claim(run, owner).await {
+                Ok(ClaimOutcome::Driven(entry)) if lost && is_ours(&entry) => {
+                    break ClaimOutcome::Claimed(entry);
                 }
-                self.store.claim(run, owner).await?
+                Err(error @ logreel_store::Error::Ambiguous { .. }) => {
+                    tracing::warn!(%run, %error, "asking whether the claim landed");
+                    lost = true;
+                    self.check_open()?;
+                }
+                Err(error @ logreel_store::Error::Unavailable { .. }) if lost => {
+                    tracing::debug!(%run, %error, "whether the claim landed is not known yet");
+                    self.check_open()?;
+                }
+                other => break other?,
             }
-            other => other?,
+            self.env.sleep(pause).await;
+            pause = (2 * pause).min(LOOK_EVERY);
         };
         if let ClaimOutcome::CrashLoop(entry) = &outcome {
             // Nobody drives it, so whoever appended it tells of it.

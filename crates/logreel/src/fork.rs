@@ -365,7 +365,17 @@ impl Inner {
             host: provenance.host,
             logreel: provenance.logreel,
         });
-        let created = self.make_fork(NewFork { owner, made, ..new }).await?;
+        let run = new.run;
+        let created = match self.make_fork(NewFork { owner, made, ..new }).await {
+            Err(error @ Error::Store(logreel_store::Error::Ambiguous { .. })) => {
+                // If it is there its lease is ours, and nobody else takes it while we live.
+                if let (Some(_), Some(def)) = (owner, def) {
+                    self.spawn_driver(run, def, Begin::Keep, true);
+                }
+                return Err(error);
+            }
+            other => other?,
+        };
         let run = created.entry().row.run;
         match def {
             Some(def) => Ok(self.adopt(created, owner, &def).await),
@@ -394,18 +404,25 @@ impl Inner {
 
     /// Makes a fork; a commit whose outcome is not known is settled by asking for the same again.
     async fn make_fork(&self, new: NewFork) -> Result<Created, Error> {
+        use logreel_store::Error as Store;
         let mut tries = 1;
+        let mut lost = None;
         loop {
             match self.store.fork(new.clone()).await {
-                Err(ForkError::Store(logreel_store::Error::Ambiguous { what }))
-                    if tries < CREATE_TRIES =>
-                {
-                    tracing::warn!(run = %new.run, what, "making the fork again");
-                    tries += 1;
-                    self.env.sleep(CREATE_PAUSE).await;
+                Err(ForkError::Store(error @ Store::Ambiguous { .. })) => {
+                    tracing::warn!(run = %new.run, %error, "making the fork again");
+                    lost = Some(error);
                 }
+                Err(ForkError::Store(Store::Unavailable { .. })) if lost.is_some() => {}
                 other => return Ok(other?),
             }
+            if tries == CREATE_TRIES
+                && let Some(error) = lost.take()
+            {
+                return Err(error.into());
+            }
+            tries += 1;
+            self.env.sleep(CREATE_PAUSE).await;
         }
     }
 }

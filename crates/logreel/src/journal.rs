@@ -28,8 +28,11 @@ use crate::step::GIVEN_UP;
 pub(crate) const PAGE: usize = 1000;
 /// How many bytes of recorded results are kept from the first fold; the rest is read again.
 const CACHE_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// How long an unreachable store is tried again before the driver gives up.
+/// How long a driver that was told to stop waits for a store that cannot be reached. Before that it waits as
+/// long as it takes: what it has was done, and would be done again.
 const UNAVAILABLE_MAX: Duration = Duration::from_secs(30);
+/// How long is waited before an append is sent again, at first and at most.
+const AGAIN: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
 /// Why a driver must stop what it is doing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,6 +74,8 @@ struct InFlight {
     /// Each with how many of the append's events are its own.
     members: Vec<(Pending, usize)>,
     unavailable_since: Option<Duration>,
+    /// How long to wait before it is sent again.
+    pause: Duration,
 }
 
 struct Folded {
@@ -313,11 +318,13 @@ impl Journal {
                         tracing::warn!(run = %self.run, %error, "appending again until it lands");
                         now
                     });
-                    if now.saturating_sub(since) > UNAVAILABLE_MAX {
+                    if self.stopped().is_some() && now.saturating_sub(since) > UNAVAILABLE_MAX {
                         self.give_up(writer.take(), &error.into());
                         return;
                     }
-                    self.env.sleep(Duration::from_millis(20)).await;
+                    let pause = in_flight.pause;
+                    in_flight.pause = (2 * pause).min(AGAIN.1);
+                    self.env.sleep(pause).await;
                 }
                 Err(
                     error @ (AppendError::Illegal(_)
@@ -446,6 +453,7 @@ impl Journal {
             append,
             members,
             unavailable_since: None,
+            pause: AGAIN.0,
         })
     }
 

@@ -211,10 +211,25 @@ impl<O: DeserializeOwned> Start<O> {
                     drop(open);
                     engine.make_way(self.if_busy, session, active).await?;
                 }
-                Err(error) => return Err(error),
+                Err(error) => {
+                    // If it is there its lease is ours, and nobody else takes it while we live.
+                    if owner.is_some() && is_ambiguous(&error) {
+                        engine.spawn_driver(run, self.def, Begin::Keep, true);
+                    }
+                    return Err(error);
+                }
             }
         }
     }
+}
+
+/// Whether the run may have been made all the same.
+fn is_ambiguous(error: &Error) -> bool {
+    use logreel_store::Error as Store;
+    matches!(
+        error,
+        Error::Create(CreateError::Store(Store::Ambiguous { .. }))
+    )
 }
 
 impl<O: DeserializeOwned + 'static> IntoFuture for Start<O> {
@@ -230,22 +245,29 @@ impl Inner {
     /// Creates a run. One whose commit has no known outcome is sent again: it attaches to what
     /// landed.
     pub(crate) async fn create(&self, new: NewRun) -> Result<Created, Error> {
+        use logreel_store::Error as Store;
         let mut tries = 1;
+        let mut lost = None;
         loop {
             match self.store.create(new.clone()).await {
-                Err(CreateError::Store(logreel_store::Error::Ambiguous { what }))
-                    if tries < CREATE_TRIES =>
-                {
-                    tracing::warn!(run = %new.run, what, "creating the run again");
-                    tries += 1;
-                    self.env.sleep(CREATE_PAUSE).await;
+                Err(CreateError::Store(error @ Store::Ambiguous { .. })) => {
+                    tracing::warn!(run = %new.run, %error, "creating the run again");
+                    lost = Some(error);
                 }
+                Err(CreateError::Store(Store::Unavailable { .. })) if lost.is_some() => {}
                 // Whoever attaches wants to see it through, and nobody can here.
                 Ok(Created::Attached(entry)) if entry.read_only => {
                     return Err(logreel_store::Error::ReadOnly(entry.row.run).into());
                 }
                 other => return Ok(other?),
             }
+            if tries == CREATE_TRIES
+                && let Some(error) = lost.take()
+            {
+                return Err(CreateError::Store(error).into());
+            }
+            tries += 1;
+            self.env.sleep(CREATE_PAUSE).await;
         }
     }
 

@@ -17,6 +17,7 @@ use logreel::core::event::{
     RunStarted,
 };
 use logreel::core::{AppendId, Draft, Payload};
+use logreel::store::faulty::{Fault, Faults, FaultyStore};
 use logreel::store::sqlite::{Options, this_host};
 use logreel::store::{Append, CreateError, NewRun, Owner, OwnerId};
 use logreel::*;
@@ -264,4 +265,43 @@ async fn a_worker_leaves_a_run_of_a_newer_format_alone_and_drives_the_others() {
     assert_eq!(refused.kind(), ErrorKind::NewerFormat);
     engine.close().await.unwrap();
     worker.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_or_a_start_whose_answer_was_lost_with_the_store_is_driven_once_it_is_back() {
+    let store: Arc<dyn RunStore> = Arc::new(MemoryStore::new(Arc::new(store::SystemEnv)));
+    let other = Engine::builder().store(Arc::clone(&store)).build();
+    let other = other.await.unwrap();
+    let faults = Faults::new();
+    let faulty = FaultyStore::new(Arc::clone(&store), faults.clone());
+    let engine = Engine::builder().store(Arc::new(faulty)).build();
+    let engine = engine.await.unwrap();
+    let task = echo(&engine);
+
+    // Its own thread of beats keeps this owner alive all the time, so nobody else would come to help.
+    faults.fail_next(Fault::Landed);
+    faults.away_after_next(40);
+    let lost = task.start(&1).key("lost").await;
+    assert_eq!(lost.unwrap_err().kind(), ErrorKind::Unavailable);
+    let run = echo(&other).start(&1).key("lost").queue().await.unwrap();
+    let ended = tokio::time::timeout(hours(1), run.wait());
+    assert_eq!(ended.await.unwrap().unwrap(), Outcome::Completed(1));
+
+    let run = echo(&other).start(&2).queue().await.unwrap();
+    faults.fail_next(Fault::Landed);
+    faults.away_after_next(40);
+    let working = {
+        let engine = engine.clone();
+        tokio::spawn(async move { engine.work(1).await })
+    };
+    let ended = tokio::time::timeout(hours(1), run.wait());
+    assert_eq!(ended.await.unwrap().unwrap(), Outcome::Completed(2));
+    let entry = store.entry(&run.id()).await.unwrap();
+    assert_eq!(
+        entry.epoch.0, 1,
+        "the claim that landed is the one it was driven under"
+    );
+    engine.close().await.unwrap();
+    working.await.unwrap().unwrap();
+    other.close().await.unwrap();
 }

@@ -39,7 +39,12 @@ impl InDatabase {
                 why: error.to_string(),
             })
         };
-        let tokens = Arc::new(texts.iter().map(parse).collect::<Result<Vec<Stored>, _>>()?);
+        let tokens = Arc::new(
+            texts
+                .iter()
+                .map(parse)
+                .collect::<Result<Vec<Stored>, _>>()?,
+        );
         *self.read() = Some((now, Arc::clone(&tokens)));
         Ok(tokens)
     }

@@ -44,6 +44,11 @@ pub fn notes_of(url: &str) -> Result<PathBuf, Error> {
         });
     }
     let name = logreel_core::Digest::of(place.identity.as_bytes());
-    let name: String = name.0.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let name: String = name
+        .0
+        .iter()
+        .take(8)
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
     Ok(folder.join(format!("database-{name}")))
 }

@@ -107,9 +107,10 @@ impl PostgresStore {
             shown,
         } = reach(url, options)?;
         let (preparing, name) = (shared.clone(), shown.clone());
-        let found = on(&handle, async move {
-            prepare(&preparing, &name, create).await
-        })
+        let found = on(
+            &handle,
+            async move { prepare(&preparing, &name, create).await },
+        )
         .await?;
         Ok(Self {
             tail: Tail::new(shared.clone(), handle),

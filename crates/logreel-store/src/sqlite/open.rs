@@ -271,7 +271,8 @@ impl SqliteStore {
             return Ok(Migrations::new(None, &schema::BRINGS));
         }
         let told = |halt: Halt| error_at(path, halt.into());
-        let conn = connect::open(path, false, Arc::default()).map_err(|error| told(error.into()))?;
+        let conn =
+            connect::open(path, false, Arc::default()).map_err(|error| told(error.into()))?;
         let found = match check_schema(&conn, path, true).map_err(told)? {
             Tables::None => None,
             Tables::Older | Tables::Ours => {
