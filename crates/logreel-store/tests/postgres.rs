@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use logreel_core::event::{Budget, Custom, Durability, Provenance, RunKind, RunStarted};
@@ -135,6 +135,87 @@ async fn an_append_whose_answer_is_lost_landed_once_on_postgres() {
     assert_eq!(pen.names().await, ["one", "two", "three", "four"]);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_append_is_one_round_trip_and_many_runs_share_one_on_postgres() {
+    let proxy = Proxy::start().await;
+    let (url, _) = in_schema(&proxy.url);
+    let locks = TempDir::new().unwrap();
+    let store = PostgresStore::open(&url, options(&locks)).await.unwrap();
+    let store = Arc::new(store);
+    let mut pen = Pen::new(store.clone()).await;
+    // The first prepares the statement.
+    pen.write("first").await.expect("it lands");
+    let before = proxy.answers();
+    for _ in 0..20 {
+        pen.write("alone").await.expect("it lands");
+    }
+    assert_eq!(
+        proxy.answers() - before,
+        20,
+        "each is one question and one answer"
+    );
+
+    let mut pens = Vec::new();
+    for _ in 0..40 {
+        pens.push(Pen::new(store.clone()).await);
+    }
+    let before = proxy.answers();
+    let writing: Vec<_> = pens
+        .into_iter()
+        .map(|mut pen| {
+            tokio::spawn(async move {
+                for _ in 0..5 {
+                    pen.write("beside others").await.expect("it lands");
+                }
+                pen
+            })
+        })
+        .collect();
+    let mut pens = Vec::new();
+    for written in writing {
+        pens.push(written.await.unwrap());
+    }
+    let answers = proxy.answers() - before;
+    assert!(
+        answers < 100,
+        "of 200 appends too few shared one: {answers}"
+    );
+    for pen in pens {
+        assert_eq!(pen.names().await, ["beside others"; 5]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_is_locked_holds_up_no_other_on_postgres() {
+    let (url, schema) = in_schema(&server());
+    let locks = TempDir::new().unwrap();
+    let store = PostgresStore::open(&url, options(&locks)).await.unwrap();
+    let store = Arc::new(store);
+    let (mut locked, mut other) = (Pen::new(store.clone()).await, Pen::new(store).await);
+    let admin = admin().await;
+    let sql = format!(
+        "BEGIN; SELECT 1 FROM {schema}.live JOIN {schema}.runs ON id = live.run
+         WHERE runs.run = '{}' FOR UPDATE",
+        locked.run
+    );
+    admin.batch_execute(&sql).await.unwrap();
+    let waiting = tokio::spawn(async move {
+        locked.write("after the lock").await.expect("it lands");
+        locked.names().await
+    });
+    let sql = "SELECT count(*) FROM pg_stat_activity
+        WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid))";
+    while admin.query_one(sql, &[]).await.unwrap().get::<_, i64>(0) == 0 {
+        tokio::task::yield_now().await;
+    }
+    for _ in 0..10 {
+        other.write("meanwhile").await.expect("it lands");
+    }
+    assert!(!waiting.is_finished());
+    admin.batch_execute("COMMIT").await.unwrap();
+    assert_eq!(waiting.await.unwrap(), ["after the lock"]);
+}
+
 async fn admin() -> tokio_postgres::Client {
     let connected = tokio_postgres::connect(&server(), tokio_postgres::NoTls).await;
     let (client, connection) = connected.expect("the server answers");
@@ -144,14 +225,15 @@ async fn admin() -> tokio_postgres::Client {
 
 /// A driver of one run.
 struct Pen {
-    store: PostgresStore,
+    store: Arc<PostgresStore>,
     run: logreel_core::RunId,
     head: logreel_core::Head,
     sent: u64,
 }
 
 impl Pen {
-    async fn new(store: PostgresStore) -> Self {
+    async fn new(store: impl Into<Arc<PostgresStore>>) -> Self {
+        let store = store.into();
         let owner = Owner {
             id: OwnerId(SystemEnv.random_u64()),
             host: "elsewhere".to_owned(),
@@ -238,9 +320,15 @@ struct Proxy {
     url: String,
     mode: Arc<tokio::sync::watch::Sender<u8>>,
     lose: Arc<AtomicU8>,
+    answers: Arc<AtomicU64>,
 }
 
 impl Proxy {
+    /// How often the server was ready for the next question: every round trip ends so.
+    fn answers(&self) -> u64 {
+        self.answers.load(Ordering::SeqCst)
+    }
+
     async fn start() -> Self {
         let config: tokio_postgres::Config = server().parse().expect("a URL");
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -253,30 +341,37 @@ impl Proxy {
         );
         let mode = Arc::new(tokio::sync::watch::Sender::new(OPEN));
         let lose = Arc::new(AtomicU8::new(OPEN));
-        let (modes, losing) = (mode.clone(), lose.clone());
+        let answers = Arc::new(AtomicU64::new(0));
+        let (modes, losing, answered) = (mode.clone(), lose.clone(), answers.clone());
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 if *modes.borrow() == CUT {
                     continue;
                 }
                 let (modes, losing, config) = (modes.subscribe(), losing.clone(), config.clone());
+                let answered = answered.clone();
                 tokio::spawn(async move {
                     let port = config.get_ports().first().copied().unwrap_or(5432);
                     match &config.get_hosts()[0] {
                         Host::Tcp(host) => {
                             let server = TcpStream::connect((host.as_str(), port)).await.unwrap();
-                            pass(client, server, modes, losing).await;
+                            pass(client, server, modes, losing, answered).await;
                         }
                         Host::Unix(folder) => {
                             let socket: PathBuf = folder.join(format!(".s.PGSQL.{port}"));
                             let server = UnixStream::connect(socket).await.unwrap();
-                            pass(client, server, modes, losing).await;
+                            pass(client, server, modes, losing, answered).await;
                         }
                     }
                 });
             }
         });
-        Self { url, mode, lose }
+        Self {
+            url,
+            mode,
+            lose,
+            answers,
+        }
     }
 
     fn set(&self, mode: u8) {
@@ -287,22 +382,41 @@ impl Proxy {
     }
 }
 
+/// Takes whole messages out, and counts those that end an answer.
+fn ready_for_query(messages: &mut Vec<u8>) -> u64 {
+    let mut found = 0;
+    // A letter, and the length of itself and what follows.
+    while let [kind, a, b, c, d, ..] = messages[..] {
+        let whole = 1 + u32::from_be_bytes([a, b, c, d]) as usize;
+        if messages.len() < whole {
+            break;
+        }
+        found += u64::from(kind == b'Z');
+        messages.drain(..whole);
+    }
+    found
+}
+
 async fn pass(
     client: TcpStream,
     server: impl AsyncRead + AsyncWrite + Send,
     mut modes: tokio::sync::watch::Receiver<u8>,
     losing: Arc<AtomicU8>,
+    answered: Arc<AtomicU64>,
 ) {
     let (mut client_read, mut client_write) = client.into_split();
     let (mut server_read, mut server_write) = tokio::io::split(server);
     let there = async { tokio::io::copy(&mut client_read, &mut server_write).await };
     let back = async {
         let mut buffer = [0; 8192];
+        let mut messages = Vec::new();
         loop {
             let read = server_read.read(&mut buffer).await.unwrap_or(0);
             if read == 0 || losing.swap(OPEN, Ordering::SeqCst) == LOSE {
                 return;
             }
+            messages.extend_from_slice(&buffer[..read]);
+            answered.fetch_add(ready_for_query(&mut messages), Ordering::SeqCst);
             if client_write.write_all(&buffer[..read]).await.is_err() {
                 return;
             }

@@ -8,8 +8,9 @@ use logreel_core::row::Facts;
 use logreel_core::{AppendId, Blob, Epoch, Event, FOLD_VERSION, Head, RunId, Seq, Session, Status};
 
 use super::failure::Halt;
+use super::line::Line;
 use super::open::Shared;
-use super::rows::{self, Before, Line, Mark, RECORD};
+use super::rows::{self, Before, Mark, RECORD};
 use super::writer::{Tx, Wrote};
 use crate::tip::{Prepared, Tip};
 use crate::tips::Known;
@@ -26,28 +27,24 @@ pub(super) struct Work {
     pub blobs: Vec<Blob>,
 }
 
-/// Appends, or refuses and writes nothing.
-pub(super) async fn append(shared: &Arc<Shared>, work: Work) -> Result<Appended, AppendError> {
-    if let Some(appended) = quick(shared, &work).await? {
-        return Ok(appended);
-    }
-    let work = Arc::new(work);
-    shared
-        .transact(move |tx| {
-            let work = work.clone();
-            async move { in_full(&tx, &work).await }
-        })
-        .await
+/// How far an append came in one statement.
+pub(super) enum Quick {
+    /// It is there.
+    Landed(Appended),
+    /// It must be looked at in full.
+    Look,
+    /// The connection was lost while it was on its way.
+    Lost(String),
 }
 
 /// One statement, sent with those of other runs, when the run's tip is known here and nothing but events
-/// and the narrow row changes. `None` when it must be looked at in full.
-async fn quick(shared: &Arc<Shared>, work: &Work) -> Result<Option<Appended>, AppendError> {
+/// and the narrow row changes. It is the writer's once it is sent: whoever stops waiting changes nothing.
+pub(super) async fn quick(shared: &Shared, work: &Work) -> Result<Quick, AppendError> {
     let Some(tag) = work.id.driver_tag().filter(|_| work.blobs.is_empty()) else {
-        return Ok(None);
+        return Ok(Quick::Look);
     };
     let Some(mut known) = shared.tips().take(&work.run, &work.expect) else {
-        return Ok(None);
+        return Ok(Quick::Look);
     };
     let before = Before::of(&known.tip, false);
     let results = known.tip.results;
@@ -56,12 +53,12 @@ async fn quick(shared: &Arc<Shared>, work: &Work) -> Result<Option<Appended>, Ap
         .tip
         .extend(work.prepared.clone(), work.epoch, shared.clock.now());
     let Ok(sealed) = extended else {
-        return Ok(None);
+        return Ok(Quick::Look);
     };
     let row = &known.tip.row;
     if sealed.is_empty() || !Arc::ptr_eq(&before.facts, &row.facts) || before.status != row.status()
     {
-        return Ok(None);
+        return Ok(Quick::Look);
     }
     let mark = Mark::Tag(tag);
     let line = Line::new(
@@ -74,24 +71,23 @@ async fn quick(shared: &Arc<Shared>, work: &Work) -> Result<Option<Appended>, Ap
     );
     match shared.writer.submit(line).await {
         Wrote::Landed => {}
-        Wrote::Refused | Wrote::NotWritten => return Ok(None),
+        Wrote::Refused | Wrote::NotWritten => return Ok(Quick::Look),
         Wrote::Unavailable(error) => return Err(error.into()),
-        Wrote::Ambiguous(what) => return settle_lost(shared, work, what).await.map(Some),
+        Wrote::Ambiguous(what) => return Ok(Quick::Lost(what)),
     }
     let (run, head) = (row.run, row.head.seq);
     let results = known.tip.results.minus(results);
     shared.tips().put(run, known);
     shared.bells.ring_appended(&run, head);
-    Ok(Some(Appended {
+    Ok(Quick::Landed(Appended {
         events: sealed.into_iter().map(|sealed| sealed.event).collect(),
         results,
         repeated: false,
     }))
 }
 
-/// The connection was lost while the append was on its way: if it landed, it is found by its id. If not, it
-/// may still be about to; only sending it again settles that.
-async fn settle_lost(
+/// If it landed, it is found by its id. If not, it may still be about to; only sending it again settles that.
+pub(super) async fn settle_lost(
     shared: &Arc<Shared>,
     work: &Work,
     what: String,
@@ -112,7 +108,18 @@ async fn settle_lost(
     }
 }
 
-async fn in_full(tx: &Tx, work: &Work) -> Result<Appended, Halt<AppendError>> {
+/// Appends in a transaction of its own, or refuses and writes nothing.
+pub(super) async fn in_full(shared: &Arc<Shared>, work: Work) -> Result<Appended, AppendError> {
+    let work = Arc::new(work);
+    shared
+        .transact(move |tx| {
+            let work = work.clone();
+            async move { look(&tx, &work).await }
+        })
+        .await
+}
+
+async fn look(tx: &Tx, work: &Work) -> Result<Appended, Halt<AppendError>> {
     let stored = rows::lock(tx, &work.run).await.map_err(Halt::lift)?;
     if work.id.driver_tag().is_none()
         && let Some(events) = first_answer(tx, &work.run, &work.id)

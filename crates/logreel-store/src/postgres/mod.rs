@@ -2,11 +2,11 @@
 //!
 //! It has the files of `sqlite` under the same names. All of it runs on a small runtime of its own, so that
 //! whoever calls may have any runtime or none, and a call that is dropped leaves no transaction half done.
-//! Quick appends of many runs are sent as one transaction (`writer`); everything else locks the run's row,
+//! Quick appends of many runs are sent as one statement (`line`, `writer`); everything else locks the run's row,
 //! decides, and writes in a transaction of its own. Nothing is hidden in the server: no functions, triggers,
 //! advisory locks or notifications, so that what speaks PostgreSQL's protocol may serve.
 //!
-//! Reading order: `schema`, `connect`, `open`, `writer`, `append`, `rows`, then one file per verb.
+//! Reading order: `schema`, `connect`, `open`, `writer`, `line`, `append`, `rows`, then one file per verb.
 
 mod append;
 mod beside;
@@ -22,6 +22,7 @@ mod fork;
 mod import;
 mod lease;
 mod limit;
+mod line;
 mod list;
 mod news;
 mod open;

@@ -12,7 +12,6 @@ use logreel_core::{
     Blob, Digest, Epoch, Event, FOLD_VERSION, FORMAT, Head, Ready, Record, Row, RunId, RunKey, Seq,
     Status, StepId, Tally, Timestamp,
 };
-use tokio_postgres::types::ToSql;
 
 use super::failure::{Halt, damaged};
 use super::fork;
@@ -407,18 +406,18 @@ pub(super) enum Mark {
 /// Events on their way into the table, column by column.
 #[derive(Debug, Default)]
 pub(super) struct Columns {
-    seq: Vec<i64>,
-    kind: Vec<String>,
-    at: Vec<i64>,
-    caller_at: Vec<Option<i64>>,
-    epoch: Vec<i64>,
-    late: Vec<bool>,
-    format: Vec<i64>,
-    tag: Vec<Option<i64>>,
-    append_id: Vec<Option<String>>,
-    digest: Vec<Vec<u8>>,
-    body_digest: Vec<Option<Vec<u8>>>,
-    body: Vec<Option<String>>,
+    pub seq: Vec<i64>,
+    pub kind: Vec<String>,
+    pub at: Vec<i64>,
+    pub caller_at: Vec<Option<i64>>,
+    pub epoch: Vec<i64>,
+    pub late: Vec<bool>,
+    pub format: Vec<i64>,
+    pub tag: Vec<Option<i64>>,
+    pub append_id: Vec<Option<String>>,
+    pub digest: Vec<Vec<u8>>,
+    pub body_digest: Vec<Option<Vec<u8>>>,
+    pub body: Vec<Option<String>>,
 }
 
 impl Columns {
@@ -499,102 +498,6 @@ impl Columns {
         )
         .await?;
         Ok(())
-    }
-}
-
-/// An append as one statement: the narrow row moves on if head and epoch are as expected, and only then are
-/// there events. A refusal is zero rows.
-#[derive(Debug)]
-pub(super) struct Line {
-    pub run: i64,
-    event_epoch: i64,
-    head_seq: i64,
-    head_digest: Vec<u8>,
-    updated_at: i64,
-    results: Option<Vec<u8>>,
-    pulse: String,
-    before_seq: i64,
-    before_digest: Vec<u8>,
-    epoch: i64,
-    events: Columns,
-}
-
-impl Line {
-    pub const SQL: &str = "WITH head AS (
-          UPDATE live SET event_epoch = $2, head_seq = $3, head_digest = $4, updated_at = $5,
-            results = $6, pulse = $7
-          WHERE run = $1 AND head_seq = $8 AND head_digest = $9 AND epoch = $10 RETURNING run)
-        INSERT INTO events (run, seq, kind, at, caller_at, epoch, late, format, tag, append_id,
-          digest, body)
-        SELECT head.run, e.* FROM head, unnest($11::int8[], $12::text[], $13::int8[], $14::int8[],
-          $15::int8[], $16::bool[], $17::int8[], $18::int8[], $19::text[], $20::bytea[], $21::text[]) e";
-
-    pub fn new(
-        run: i64,
-        before: &Head,
-        epoch: Epoch,
-        tip: &Tip,
-        sealed: &[Sealed],
-        mark: &Mark,
-    ) -> Self {
-        let row = &tip.row;
-        Self {
-            run,
-            event_epoch: row.epoch.0.cast_signed(),
-            head_seq: row.head.seq.0.cast_signed(),
-            head_digest: row.head.digest.as_bytes().to_vec(),
-            updated_at: row.updated_at.as_micros(),
-            results: results_bytes(&tip.results),
-            pulse: to_text(&row.pulse),
-            before_seq: before.seq.0.cast_signed(),
-            before_digest: before.digest.as_bytes().to_vec(),
-            epoch: epoch.0.cast_signed(),
-            events: Columns::of(sealed, mark),
-        }
-    }
-
-    pub fn params(&self) -> [&(dyn ToSql + Sync); 21] {
-        let events = &self.events;
-        [
-            &self.run,
-            &self.event_epoch,
-            &self.head_seq,
-            &self.head_digest,
-            &self.updated_at,
-            &self.results,
-            &self.pulse,
-            &self.before_seq,
-            &self.before_digest,
-            &self.epoch,
-            &events.seq,
-            &events.kind,
-            &events.at,
-            &events.caller_at,
-            &events.epoch,
-            &events.late,
-            &events.format,
-            &events.tag,
-            &events.append_id,
-            &events.digest,
-            &events.body,
-        ]
-    }
-
-    /// Writes it inside a transaction; says whether it landed.
-    pub async fn land(&self, tx: &Tx) -> Result<bool, Halt> {
-        if self.events.len() > 0 {
-            return Ok(tx.exec(Self::SQL, &self.params()).await? > 0);
-        }
-        // A first claim moves the epoch and writes nothing else.
-        let sql = "SELECT 1 FROM live
-            WHERE run = $1 AND head_seq = $2 AND head_digest = $3 AND epoch = $4";
-        let head: [&(dyn ToSql + Sync); 4] = [
-            &self.run,
-            &self.before_seq,
-            &self.before_digest,
-            &self.epoch,
-        ];
-        Ok(tx.opt(sql, &head).await?.is_some())
     }
 }
 

@@ -8,6 +8,7 @@ use logreel_core::{
     AppendId, Blob, Digest, Draft, Epoch, Event, Outside, RunId, RunKey, Seq, Session,
 };
 
+use super::append::Quick;
 use super::open::PostgresStore;
 use super::owners::Life;
 use super::{
@@ -119,8 +120,17 @@ impl RunStore for PostgresStore {
             blobs,
         };
         let shared = self.shared().clone();
-        self.run(async move { append::append(&shared, work).await })
-            .await
+        match append::quick(&shared, &work).await? {
+            Quick::Landed(appended) => Ok(appended),
+            Quick::Look => {
+                self.run(async move { append::in_full(&shared, work).await })
+                    .await
+            }
+            Quick::Lost(what) => {
+                self.run(async move { append::settle_lost(&shared, &work, what).await })
+                    .await
+            }
+        }
     }
 
     async fn command(

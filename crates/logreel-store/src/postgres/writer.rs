@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use deadpool_postgres::{Object, Pool};
-use futures_util::future::join_all;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use logreel_core::{RunId, Seq};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
@@ -14,17 +14,21 @@ use tokio_postgres::types::ToSql;
 
 use super::connect;
 use super::failure::{Halt, failed, may_retry, was_answered};
+use super::line::{Line, Lines};
 use super::open::Shared;
-use super::rows::Line;
 use crate::Error;
 
 /// How often a transaction that had to give way is done again.
 const TRIES: u32 = 12;
 /// The longest that a transaction, or a read, may take before its connection is given up.
 const LONGEST: Duration = Duration::from_secs(15);
-/// Appends in one transaction, and appends that wait for one.
+/// Appends in one statement, and appends that wait for one.
 const BATCH: usize = 128;
 const QUEUE: usize = 1024;
+/// A statement that is on its way for longer than this is not waited for before the next leaves, as long as
+/// there are not too many: a row may be locked, or the database far away.
+const LONG: Duration = Duration::from_millis(20);
+const FLIGHTS: usize = 4;
 
 pub(super) type Params<'a> = [&'a (dyn ToSql + Sync)];
 
@@ -281,7 +285,7 @@ pub(super) enum Wrote {
     Ambiguous(String),
 }
 
-/// Takes quick appends and sends those that wait together as one transaction: while one is on its way the
+/// Takes quick appends and sends those that wait together as one statement: while one is on its way the
 /// next gather.
 pub(super) struct Writer(mpsc::Sender<Job>);
 
@@ -306,21 +310,42 @@ impl Writer {
 }
 
 async fn write(pool: Pool, mut jobs: mpsc::Receiver<Job>) {
-    while let Some(first) = jobs.recv().await {
-        let mut batch = vec![first];
-        while batch.len() < BATCH {
-            match jobs.try_recv() {
-                Ok(job) => batch.push(job),
-                Err(_) => break,
+    let mut flights = FuturesUnordered::new();
+    // One that takes long does not hold up the others for ever.
+    let mut waits_for_answer = false;
+    loop {
+        tokio::select! {
+            biased;
+            Some(()) = flights.next() => waits_for_answer = false,
+            job = jobs.recv(), if !waits_for_answer => {
+                let Some(first) = job else { break };
+                flights.push(fly(&pool, gather(first, &mut jobs)));
+                waits_for_answer = true;
+            }
+            () = pause(LONG), if waits_for_answer && flights.len() < FLIGHTS => {
+                waits_for_answer = false;
             }
         }
-        // In the order of runs, so that two batches never wait for each other (SEMANTICS 5).
-        batch.sort_by_key(|job| job.line.run);
-        let wrote = send(&pool, &batch).await;
-        for (job, wrote) in batch.into_iter().zip(wrote) {
-            // Whoever asked may have stopped waiting.
-            drop(job.answer.send(wrote));
+    }
+    while let Some(()) = flights.next().await {}
+}
+
+fn gather(first: Job, jobs: &mut mpsc::Receiver<Job>) -> Vec<Job> {
+    let mut batch = vec![first];
+    while batch.len() < BATCH {
+        match jobs.try_recv() {
+            Ok(job) => batch.push(job),
+            Err(_) => break,
         }
+    }
+    batch
+}
+
+async fn fly(pool: &Pool, batch: Vec<Job>) {
+    let wrote = send(pool, &batch).await;
+    for (job, wrote) in batch.into_iter().zip(wrote) {
+        // Whoever asked may have stopped waiting.
+        drop(job.answer.send(wrote));
     }
 }
 
@@ -334,7 +359,7 @@ async fn send(pool: &Pool, batch: &[Job]) -> Vec<Wrote> {
         Ok(Ok(wrote)) => wrote,
         // The database has said no to all of it.
         Ok(Err(error)) if was_answered(&error) => {
-            tracing::debug!("appends are sent again one by one: {error}");
+            tracing::debug!("appends are looked at one by one: {error}");
             all(&|| Wrote::NotWritten)
         }
         lost => {
@@ -349,26 +374,26 @@ async fn send(pool: &Pool, batch: &[Job]) -> Vec<Wrote> {
 }
 
 async fn send_on(client: &Object, batch: &[Job]) -> Result<Vec<Wrote>, tokio_postgres::Error> {
-    let statement = client.prepare_cached(Line::SQL).await?;
-    let landed = |rows: u64| match rows {
-        0 => Wrote::Refused,
-        _ => Wrote::Landed,
-    };
-    if let [alone] = batch {
-        let rows = client.execute(&statement, &alone.line.params()).await?;
-        return Ok(vec![landed(rows)]);
+    if let [alone] = batch
+        && let Some(params) = alone.line.params()
+    {
+        let statement = client.prepare_cached(Line::SQL).await?;
+        return Ok(match client.execute(&statement, &params).await? {
+            0 => vec![Wrote::Refused],
+            _ => vec![Wrote::Landed],
+        });
     }
-    // All of it leaves at once; the answers come back in the same order.
-    let begin = client.batch_execute("BEGIN");
-    let lines = join_all(batch.iter().map(|job| {
-        let statement = &statement;
-        async move { client.execute(statement, &job.line.params()).await }
-    }));
-    let commit = client.batch_execute("COMMIT");
-    let (begun, lines, committed) = tokio::join!(biased; begin, lines, commit);
-    begun?;
-    // After a failure the COMMIT was a ROLLBACK, which is no error.
-    let lines: Vec<u64> = lines.into_iter().collect::<Result<_, _>>()?;
-    committed?;
-    Ok(lines.into_iter().map(landed).collect())
+    let statement = client.prepare_cached(Lines::SQL).await?;
+    let lines = Lines::of(batch.iter().map(|job| &job.line));
+    let mut wrote: Vec<Wrote> = batch.iter().map(|_| Wrote::Refused).collect();
+    for landed in client.query(&statement, &lines.params()).await? {
+        let line: i64 = landed.try_get(0)?;
+        if let Some(wrote) = usize::try_from(line)
+            .ok()
+            .and_then(|line| wrote.get_mut(line))
+        {
+            *wrote = Wrote::Landed;
+        }
+    }
+    Ok(wrote)
 }
