@@ -1,7 +1,7 @@
 //! Lists of runs, newest first, and of sessions.
 
 use logreel_core::{Session, Status, Timestamp};
-use tokio_postgres::types::ToSql;
+use tokio_postgres::types::{ToSql, Type};
 
 use super::failure::Halt;
 use super::owners::{Life, OWNER};
@@ -49,7 +49,8 @@ pub(super) async fn list(
     Ok(RunPage { items, next })
 }
 
-/// Up to one more than `limit` ids, newest first.
+/// Up to one more than `limit` ids, newest first. Labels and words have tables of their own, in the order of
+/// runs, so that the newest of them are found there and the rest is not looked at.
 async fn select(
     tx: &Tx,
     filter: &Filter,
@@ -57,72 +58,100 @@ async fn select(
     before: i64,
     limit: usize,
 ) -> Result<Vec<i64>, Halt> {
-    let mut query = Query {
-        sql: "SELECT r.id FROM runs r WHERE r.id < $1".to_owned(),
-        values: vec![Box::new(before)],
-    };
-    let digest = |digest: &logreel_core::Digest| digest.as_bytes().to_vec();
-    query.by("r.parent = ", filter.parent.map(|run| run.to_string()));
-    query.by(
-        "r.final_state_digest = ",
-        filter.final_state_digest.as_ref().map(digest),
-    );
-    query.by(
-        "r.session = ",
-        filter.session.as_ref().map(|it| rows::plain(it.as_str())),
-    );
-    query.by("r.spec_digest = ", filter.spec_digest.as_ref().map(digest));
-    query.by("r.agent = ", filter.agent.as_deref().map(rows::plain));
-    query.by(
-        "r.status = ",
-        status.map(|status| status.as_str().to_owned()),
-    );
-    query.by("r.created_at >= ", filter.since.map(|it| it.as_micros()));
-    for (name, value) in &filter.labels {
-        query.by(
-            "EXISTS (SELECT 1 FROM labels l WHERE l.run = r.id AND l.k = ",
-            Some(rows::plain(name)),
-        );
-        query.by("l.v = ", Some(rows::plain(value)));
-        query.sql.push(')');
-    }
     let sought: Vec<String> = filter.search.iter().flat_map(|it| words(it)).collect();
-    if !sought.is_empty() {
-        let sought: Vec<String> = sought.iter().map(|word| rows::cut(word)).collect();
-        query.by(
-            "EXISTS (SELECT 1 FROM search s WHERE s.run = r.id AND s.words @> ",
-            Some(sought),
-        );
-        query.sql.push(')');
+    let sought: Vec<String> = sought.iter().map(|word| rows::cut(word)).collect();
+    let sought = Some(sought).filter(|words| !words.is_empty());
+    let (from, id) = match (filter.labels.as_slice(), &sought) {
+        ([_, ..], _) => ("labels", "labels.run"),
+        ([], Some(_)) => ("search", "search.run"),
+        ([], None) => ("runs", "runs.id"),
+    };
+    let mut query = Query::default();
+    query.by(&format!("{id} < "), Some(before), Type::INT8);
+    for (index, (name, value)) in filter.labels.iter().enumerate() {
+        let (name, value) = (Some(rows::plain(name)), Some(rows::plain(value)));
+        if index == 0 {
+            query.by("labels.k = ", name, Type::TEXT);
+            query.by("labels.v = ", value, Type::TEXT);
+        } else {
+            let also = format!("EXISTS (SELECT 1 FROM labels l WHERE l.run = {id} AND l.k = ");
+            query.by(&also, name, Type::TEXT);
+            query.by("l.v = ", value, Type::TEXT);
+            query.conditions.push(')');
+        }
     }
+    if from == "search" {
+        query.by("search.words @> ", sought, Type::TEXT_ARRAY);
+    } else if sought.is_some() {
+        let also = format!("EXISTS (SELECT 1 FROM search s WHERE s.run = {id} AND s.words @> ");
+        query.by(&also, sought, Type::TEXT_ARRAY);
+        query.conditions.push(')');
+    }
+    let of_tables = query.values.len();
+    query.by_row(filter, status);
+    let join = match from {
+        "runs" => String::new(),
+        _ if query.values.len() == of_tables => String::new(),
+        _ => format!(" JOIN runs ON runs.id = {id}"),
+    };
     let more = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
-    query.values.push(Box::new(more));
+    query.values.push((Box::new(more), Type::INT8));
     let sql = format!(
-        "{} ORDER BY r.id DESC LIMIT ${}",
-        query.sql,
+        "SELECT {id} FROM {from}{join} WHERE {} ORDER BY {id} DESC LIMIT ${}",
+        query.conditions,
         query.values.len()
     );
-    let values: Vec<&(dyn ToSql + Sync)> = query
+    let values: Vec<(&(dyn ToSql + Sync), Type)> = query
         .values
         .iter()
-        .map(|value| &**value as &(dyn ToSql + Sync))
+        .map(|(value, kind)| (&**value as &(dyn ToSql + Sync), kind.clone()))
         .collect();
-    let found = tx.query(&sql, &values).await?;
+    let found = tx.plan_and_query(&sql, &values).await?;
     let ids = found.iter().map(|row| row.try_get(0));
     Ok(ids.collect::<Result<_, _>>()?)
 }
 
+#[derive(Default)]
 struct Query {
-    sql: String,
-    values: Vec<Box<dyn ToSql + Sync + Send>>,
+    conditions: String,
+    values: Vec<(Box<dyn ToSql + Sync + Send>, Type)>,
 }
 
 impl Query {
-    fn by(&mut self, condition: &str, value: Option<impl ToSql + Sync + Send + 'static>) {
+    fn by(
+        &mut self,
+        condition: &str,
+        value: Option<impl ToSql + Sync + Send + 'static>,
+        kind: Type,
+    ) {
         let Some(value) = value else { return };
-        self.values.push(Box::new(value));
-        self.sql
-            .push_str(&format!(" AND {condition}${}", self.values.len()));
+        self.values.push((Box::new(value), kind));
+        let and = if self.conditions.is_empty() {
+            ""
+        } else {
+            " AND "
+        };
+        let number = self.values.len();
+        self.conditions
+            .push_str(&format!("{and}{condition}${number}"));
+    }
+
+    /// What the run's own row says.
+    fn by_row(&mut self, filter: &Filter, status: Option<Status>) {
+        let digest = |digest: &logreel_core::Digest| digest.as_bytes().to_vec();
+        let parent = filter.parent.map(|run| run.to_string());
+        let state = filter.final_state_digest.as_ref().map(digest);
+        let session = filter.session.as_ref().map(|it| rows::plain(it.as_str()));
+        let spec = filter.spec_digest.as_ref().map(digest);
+        let agent = filter.agent.as_deref().map(rows::plain);
+        let since = filter.since.map(|it| it.as_micros());
+        self.by("runs.parent = ", parent, Type::TEXT);
+        self.by("runs.final_state_digest = ", state, Type::BYTEA);
+        self.by("runs.session = ", session, Type::TEXT);
+        self.by("runs.spec_digest = ", spec, Type::BYTEA);
+        self.by("runs.agent = ", agent, Type::TEXT);
+        self.by("runs.status = ", status.map(Status::as_str), Type::TEXT);
+        self.by("runs.created_at >= ", since, Type::INT8);
     }
 }
 

@@ -10,7 +10,7 @@ use logreel_core::{RunId, Seq};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio_postgres::Row;
-use tokio_postgres::types::ToSql;
+use tokio_postgres::types::{ToSql, Type};
 
 use super::connect;
 use super::failure::{Halt, failed, may_retry, was_answered};
@@ -62,6 +62,15 @@ impl Tx {
     ) -> Result<Vec<Row>, tokio_postgres::Error> {
         let statement = self.client.prepare_cached(sql).await?;
         self.client.query(&statement, params).await
+    }
+
+    /// The same, planned anew for these values: which index is the right one may depend on them.
+    pub async fn plan_and_query(
+        &self,
+        sql: &str,
+        params: &[(&(dyn ToSql + Sync), Type)],
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        self.client.query_typed(sql, params).await
     }
 
     pub async fn opt(
