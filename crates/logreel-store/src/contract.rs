@@ -46,7 +46,14 @@ pub use world::{Harness, check_run};
 #[macro_export]
 macro_rules! contract_tests {
     ($harness:expr) => {
-        $crate::contract_tests! { @flavours $harness;
+        $crate::contract_tests! { @rules flavours $harness }
+    };
+    // For a store with a runtime of its own: who calls it makes no difference.
+    (multi_thread: $harness:expr) => {
+        $crate::contract_tests! { @rules many $harness }
+    };
+    (@rules $how:ident $harness:expr) => {
+        $crate::contract_tests! { @$how $harness;
             append_is_atomic_all_or_nothing
             append_lands_only_on_the_head_it_was_decided_on
             append_with_the_same_id_gets_the_first_answer
@@ -95,6 +102,7 @@ macro_rules! contract_tests {
             an_import_goes_on_from_what_is_here
             an_import_that_does_not_hold_writes_nothing
             a_fork_is_imported_whole
+            news_tell_of_an_import_once_in_its_order
             an_erased_run_leaves_headers_status_and_counts
             a_run_that_others_hold_is_erased_with_them_only
             a_conversation_is_held_by_all_that_go_on_from_it
@@ -155,6 +163,9 @@ macro_rules! contract_tests {
             })*
         }
 
+        $crate::contract_tests! { @many $harness; $($rule)* }
+    };
+    (@many $harness:expr; $($rule:ident)*) => {
         /// The rules on a runtime with several threads.
         mod multi_thread {
             #[allow(unused_imports, reason = "the harness may be named from here")]

@@ -139,11 +139,17 @@ fn is_still(file: &File, path: &Path) -> bool {
 }
 
 /// A lock that cannot even be asked for counts as held: taking over from the living is worse.
-pub(crate) fn is_locked(path: &Path) -> bool {
+fn is_locked(path: &Path) -> bool {
     match open(path, false) {
         Ok(file) => file.try_lock().is_err(),
         Err(error) => error.kind() != io::ErrorKind::NotFound,
     }
+}
+
+/// Whether there is such a file and nobody has its lock. One that is not there, or cannot be asked, says nothing.
+#[cfg(feature = "postgres")]
+pub(crate) fn is_free(path: &Path) -> bool {
+    open(path, false).is_ok_and(|file| file.try_lock().is_ok())
 }
 
 /// Whether there is a process of this number that can still do something. One that cannot be seen counts.

@@ -20,6 +20,14 @@ pub struct Prepared {
     result: ResultSet,
 }
 
+impl Prepared {
+    /// Whether it ends its run.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn ends(&self) -> bool {
+        self.draft.body.is_terminal()
+    }
+}
+
 /// Writes and checks drafts, outside of any lock.
 pub fn prepare(
     drafts: Vec<Draft>,

@@ -133,5 +133,5 @@ mod postgres {
         }
     }
 
-    logreel_store::contract_tests!(Postgres::new());
+    logreel_store::contract_tests!(multi_thread: Postgres::new());
 }

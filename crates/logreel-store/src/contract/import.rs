@@ -15,7 +15,7 @@ use super::{Harness, check_run};
 use crate::import::Fault;
 use crate::{
     AppendError, Claimable, CreateError, Created, Env, Error, Filter, ForkAt, Import, ImportError,
-    ImportedBlob, MemoryStore, NewFork, NewRun, RunStore, Source,
+    ImportedBlob, MemoryStore, NewFork, NewRun, RunStore, Since, Source,
 };
 
 /// A log in memory.
@@ -526,5 +526,45 @@ pub async fn a_fork_is_imported_whole(harness: &dyn Harness) {
         .await
         .expect("nobody shares its events here");
     check_run(&*world.store, &second).await;
+    world.finish().await;
+}
+
+/// What was imported is told of like what was written here: every event once, in the order of its run, also
+/// when its log goes on later.
+pub async fn news_tell_of_an_import_once_in_its_order(harness: &dyn Harness) {
+    let world = World::new(harness).await;
+    let other = elsewhere(&world);
+    let mut there = other.driven(task("there")).await;
+    let mut here = world.driven(task("here")).await;
+    let now = world.store.news(&Since::Now, 10).await.expect("the end");
+    let mut told: Vec<(RunId, u64)> = Vec::new();
+    let mut after = None;
+    for round in 0..2 {
+        here.write(vec![custom("e", json!(round))]).await;
+        for index in 0..9 {
+            there.write(vec![custom("e", json!(index))]).await;
+        }
+        let import = changed(&*other.store, &there.run, after, &[], |_| {}).await;
+        let last = import.row.head.seq.0;
+        let first = after.map_or(1, |head: Head| head.seq.0 + 1);
+        let imported = world.store.import(import).await.expect("it is taken in");
+        after = Some(imported.row.head);
+        told.push((here.run, round + 2));
+        told.extend((first..=last).map(|seq| (there.run, seq)));
+    }
+    here.write(vec![custom("e", json!("last"))]).await;
+    told.push((here.run, 4));
+    for limit in [1, 4, 100] {
+        let (mut since, mut seen) = (Since::After(now.next.clone()), Vec::new());
+        loop {
+            let page = world.store.news(&since, limit).await.expect("a page");
+            seen.extend(page.items.iter().map(|it| (it.run, it.seq.0)));
+            since = Since::After(page.next);
+            if !page.has_more {
+                break;
+            }
+        }
+        assert_eq!(seen, told, "pages of {limit}");
+    }
     world.finish().await;
 }

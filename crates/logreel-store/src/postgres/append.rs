@@ -68,6 +68,7 @@ pub(super) async fn quick(shared: &Shared, work: &Work) -> Result<Quick, AppendE
         &known.tip,
         &sealed,
         &mark,
+        shared.clock.floor(),
     );
     match shared.writer.submit(line).await {
         Wrote::Landed => {}
@@ -78,7 +79,7 @@ pub(super) async fn quick(shared: &Shared, work: &Work) -> Result<Quick, AppendE
     let (run, head) = (row.run, row.head.seq);
     let results = known.tip.results.minus(results);
     shared.tips().put(run, known);
-    shared.bells.ring_appended(&run, head);
+    shared.ring_appended(run, head);
     Ok(Quick::Landed(Appended {
         events: sealed.into_iter().map(|sealed| sealed.event).collect(),
         results,
@@ -120,7 +121,12 @@ pub(super) async fn in_full(shared: &Arc<Shared>, work: Work) -> Result<Appended
 }
 
 async fn look(tx: &Tx, work: &Work) -> Result<Appended, Halt<AppendError>> {
-    let stored = rows::lock(tx, &work.run).await.map_err(Halt::lift)?;
+    let ends = work.prepared.iter().any(Prepared::ends);
+    let stored = match ends {
+        true => rows::lock_to_end(tx, &work.run).await,
+        false => rows::lock(tx, &work.run).await,
+    };
+    let stored = stored.map_err(Halt::lift)?;
     if work.id.driver_tag().is_none()
         && let Some(events) = first_answer(tx, &work.run, &work.id)
             .await
@@ -260,7 +266,8 @@ pub(super) async fn land(tx: &Tx, landing: Landing<'_>, tip: Tip) -> Result<Land
         mark,
         blobs,
     } = landing;
-    let line = Line::new(id, &before.head, epoch, &tip, sealed, &mark);
+    let floor = tx.shared.clock.floor();
+    let line = Line::new(id, &before.head, epoch, &tip, sealed, &mark, floor);
     if !line.land(tx).await? {
         return Ok(Landed::Refused);
     }

@@ -20,7 +20,10 @@ pub(super) async fn command(
     command: &Outside,
     blobs: &[Blob],
 ) -> Result<Commanded, Halt> {
-    let stored = rows::lock(tx, &run).await?;
+    let stored = match command {
+        Outside::Cancel { .. } | Outside::Move { .. } => rows::lock_to_end(tx, &run).await?,
+        _ => rows::lock(tx, &run).await?,
+    };
     if let Some(events) = append::first_answer(tx, &run, id).await? {
         let answer = answer_again(tx, stored.id, command, &events).await?;
         let entry = stored.entry(tx).await?;

@@ -1,7 +1,9 @@
 //! Reaching the database: what a URL says, where a password may be, TLS, and the pool of connections.
 
 use std::fmt::Write as _;
+use std::future::{Future, poll_fn};
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,8 +12,10 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_platform_verifier::BuilderVerifierExt;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::mpsc;
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
-use tokio_postgres::{Config, NoTls};
+use tokio_postgres::{AsyncMessage, Client, Config, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::clock::Clock;
@@ -26,29 +30,44 @@ const WAIT: Duration = Duration::from_secs(10);
 /// A peer that says nothing for this long is asked whether it is there.
 const SILENT: Duration = Duration::from_secs(10);
 
-/// What every connection is told. A statement that hangs, for a lock or for a disk, is given up well below
-/// half of the time that readers of all runs look back (`news::GUARD`).
-const SETTINGS: &str = "-c statement_timeout=8s -c idle_in_transaction_session_timeout=8s \
-     -c default_transaction_isolation=read\\ committed";
+/// What every connection is told, and must say again when it is asked: a setting that went another way (a
+/// pooler, the URL, the user's own) would show only when something is lost. A statement that hangs, for a
+/// lock or for a disk, is given up well below half of the time that readers of all runs look back
+/// (`news::GUARD`).
+const SETTINGS: [(&str, &str); 3] = [
+    ("statement_timeout", "8s"),
+    ("idle_in_transaction_session_timeout", "8s"),
+    ("default_transaction_isolation", "read committed"),
+];
 
 /// Where the database is, without its password.
 pub(super) struct Place {
     config: Config,
-    roots: Option<PathBuf>,
+    own: Own,
     /// What may be shown of it.
     pub shown: String,
     /// Which store it is: what is shown, and what else of the URL chooses one, such as a schema.
     pub identity: String,
 }
 
+/// What a URL says that the client does not know.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Own {
+    /// The certificate of an authority.
+    roots: Option<PathBuf>,
+    /// There is a pooler in between, which takes no settings at the start of a connection.
+    pooler: bool,
+    /// Then these are the settings of the URL.
+    options: String,
+    /// Nobody is told by notifications.
+    silent: bool,
+}
+
 impl Place {
     /// Reads a URL. What is wrong with it is told without it: it may hold a password.
     pub fn parse(url: &str) -> Result<Self, Error> {
-        let invalid = |why: String| Error::Invalid {
-            path: PathBuf::from("postgres://…"),
-            why,
-        };
-        let (url, roots) = own_options(url);
+        let (url, own) = own_options(url).map_err(invalid)?;
+        check_at_signs(&url).map_err(invalid)?;
         let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
             let why = std::error::Error::source(&error).map_or(String::new(), |it| it.to_string());
             invalid(format!(
@@ -61,16 +80,14 @@ impl Place {
             ));
         }
         if config.get_password().is_none()
-            && let Some(password) = password(&config)
+            && let Some(password) = password(&config).map_err(invalid)?
         {
             config.password(password);
         }
-        let chosen = config.get_options().unwrap_or_default().to_owned();
-        let options = match config.get_options() {
-            Some(own) => format!("{SETTINGS} {own}"),
-            None => SETTINGS.to_owned(),
+        let chosen = match own.pooler {
+            true => own.options.clone(),
+            false => config.get_options().unwrap_or_default().to_owned(),
         };
-        config.options(options);
         config.application_name("logreel");
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(CONNECT);
@@ -88,35 +105,90 @@ impl Place {
         let shown = shown(&config);
         Ok(Self {
             config,
-            roots,
+            own,
             identity: format!("{shown} {chosen}"),
             shown,
         })
     }
 
+    /// Whether others are told by notifications, unless whoever opens the store says.
+    pub fn has_doorbell(&self) -> bool {
+        !self.own.silent
+    }
+
+    /// How connections are made.
+    pub fn connector(self) -> Result<Connector, Error> {
+        let Self {
+            mut config, own, ..
+        } = self;
+        let remote = config.get_hosts().iter().any(is_tcp) || !config.get_hostaddrs().is_empty();
+        let tls = match config.get_ssl_mode() {
+            SslMode::Disable => None,
+            _ if !remote => None,
+            _ => Some(MakeRustlsConnect::new(tls(own.roots.as_deref())?)),
+        };
+        let mut settings = Vec::new();
+        if own.pooler {
+            // Told once the connection is there.
+            let ours = SETTINGS.map(|(name, value)| (name.to_owned(), value.to_owned()));
+            settings.extend(ours);
+            settings.extend(option_settings(&own.options).map_err(invalid)?);
+        } else {
+            let mut told = String::new();
+            for (name, value) in SETTINGS {
+                let value = value.replace(' ', "\\ ");
+                write!(told, "-c {name}={value} ").expect("a text takes more text");
+            }
+            told.push_str(config.get_options().unwrap_or_default());
+            config.options(told);
+        }
+        Ok(Connector {
+            config,
+            tls,
+            settings: Arc::new(settings),
+        })
+    }
+}
+
+fn invalid(why: String) -> Error {
+    Error::Invalid {
+        path: PathBuf::from("postgres://…"),
+        why,
+    }
+}
+
+/// Makes connections, in the pool and beside it.
+#[derive(Clone)]
+pub(super) struct Connector {
+    config: Config,
+    tls: Option<MakeRustlsConnect>,
+    /// What a connection is told once it is there.
+    settings: Arc<Vec<(String, String)>>,
+}
+
+/// What runs a connection, for as long as it lives.
+pub(super) type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl Connector {
     /// A pool of connections; nothing is connected yet.
-    pub fn pool(self, size: usize, clock: Arc<Clock>) -> Result<Pool, Error> {
+    pub fn pool(&self, size: usize, clock: Arc<Clock>) -> Result<Pool, Error> {
         let how = ManagerConfig {
             recycling_method: RecyclingMethod::Fast,
         };
-        let remote =
-            self.config.get_hosts().iter().any(is_tcp) || !self.config.get_hostaddrs().is_empty();
-        let manager = match self.config.get_ssl_mode() {
-            SslMode::Disable => Manager::from_config(self.config, NoTls, how),
-            _ if !remote => Manager::from_config(self.config, NoTls, how),
-            _ => {
-                let tls = MakeRustlsConnect::new(tls(self.roots.as_deref())?);
-                Manager::from_config(self.config, tls, how)
-            }
+        let manager = match &self.tls {
+            None => Manager::from_config(self.config.clone(), NoTls, how),
+            Some(tls) => Manager::from_config(self.config.clone(), tls.clone(), how),
         };
         // Every connection may be to another server than the one before: its clock is what counts.
+        let settings = self.settings.clone();
         let look = Hook::async_fn(move |client, _| {
-            let clock = clock.clone();
+            let (clock, settings) = (clock.clone(), settings.clone());
             Box::pin(async move {
-                let sql = format!("SELECT {CLOCK}");
-                let row = client.query_one(sql.as_str(), &[]).await;
-                let row = row.map_err(HookError::Backend)?;
-                clock.set(row.try_get(0).map_err(HookError::Backend)?);
+                match greet(client, &settings).await {
+                    Ok(now) => clock.set(now),
+                    Err(Unfit::Failed(error)) => return Err(HookError::Backend(error)),
+                    Err(Unfit::Refused(why)) => return Err(HookError::message(why)),
+                }
                 Ok(())
             })
         });
@@ -129,6 +201,141 @@ impl Place {
             .build()
             .map_err(|error| Error::Bug(format!("a pool of connections: {error}")))
     }
+
+    /// A connection of its own, beside the pool, and what runs it. What the database tells whoever listens goes
+    /// to `heard`.
+    pub async fn connect(
+        &self,
+        heard: Option<mpsc::UnboundedSender<String>>,
+    ) -> Result<(Client, Driver), Error> {
+        let (client, mut driver) = match &self.tls {
+            None => {
+                let (client, connection) = self.config.connect(NoTls).await.map_err(reached)?;
+                (client, drive(connection, heard))
+            }
+            Some(tls) => {
+                let connected = self.config.connect(tls.clone()).await;
+                let (client, connection) = connected.map_err(reached)?;
+                (client, drive(connection, heard))
+            }
+        };
+        let greeted = tokio::select! {
+            greeted = greet(&client, &self.settings) => greeted,
+            () = &mut driver => return Err(Error::unavailable("the connection was lost at once")),
+        };
+        match greeted {
+            Ok(_) => Ok((client, driver)),
+            Err(Unfit::Failed(error)) => Err(reached(error)),
+            Err(Unfit::Refused(why)) => Err(invalid(why)),
+        }
+    }
+}
+
+/// A database that cannot even be reached is no mistake of ours.
+fn reached(error: tokio_postgres::Error) -> Error {
+    match failed(error) {
+        Error::Bug(what) => Error::unavailable(what),
+        other => other,
+    }
+}
+
+fn drive<S, T>(
+    mut connection: tokio_postgres::Connection<S, T>,
+    heard: Option<mpsc::UnboundedSender<String>>,
+) -> Driver
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    Box::pin(async move {
+        loop {
+            match poll_fn(|context| connection.poll_message(context)).await {
+                Some(Ok(AsyncMessage::Notification(note))) => {
+                    if let Some(heard) = &heard
+                        && heard.send(note.payload().to_owned()).is_err()
+                    {
+                        return;
+                    }
+                }
+                Some(Ok(_)) => {}
+                Some(Err(error)) => {
+                    tracing::debug!("a connection to the database ended: {error}");
+                    return;
+                }
+                None => return,
+            }
+        }
+    })
+}
+
+/// Why a connection is not used.
+enum Unfit {
+    Failed(tokio_postgres::Error),
+    Refused(String),
+}
+
+impl From<tokio_postgres::Error> for Unfit {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// Tells a new connection what it must be told, and looks whether it is as it must be. Gives the database's
+/// clock.
+async fn greet(client: &Client, settings: &[(String, String)]) -> Result<i64, Unfit> {
+    for (name, value) in settings {
+        let sql = "SELECT set_config($1, $2, false)";
+        client.execute(sql, &[name, value]).await?;
+    }
+    let mut sql = format!("SELECT {CLOCK}, current_setting('synchronous_commit')");
+    for (name, _) in SETTINGS {
+        write!(sql, ", current_setting('{name}')").expect("a text takes more text");
+    }
+    let row = client.query_one(sql.as_str(), &[]).await?;
+    if row.try_get::<_, &str>(1)? == "off" {
+        return Err(Unfit::Refused(
+            "synchronous_commit is off, so that the database may lose what it said was stored; turn \
+             it on, for the server, the database or the user"
+                .to_owned(),
+        ));
+    }
+    for (index, (name, wanted)) in SETTINGS.iter().enumerate() {
+        let found: &str = row.try_get(index + 2)?;
+        if found != *wanted {
+            return Err(Unfit::Refused(format!(
+                "{name} is {found} and must be {wanted}: take it out of the URL's options; behind a \
+                 pooler add pooler=session to the URL"
+            )));
+        }
+    }
+    Ok(row.try_get(0)?)
+}
+
+/// The settings in a text of options, `-c name=value` each; a space in a value has a `\` before it.
+fn option_settings(options: &str) -> Result<Vec<(String, String)>, String> {
+    let mut words = vec![String::new()];
+    let mut chars = options.chars();
+    while let Some(char) = chars.next() {
+        let last = words.len() - 1;
+        match char {
+            ' ' => words.push(String::new()),
+            '\\' => words[last].extend(chars.next()),
+            other => words[last].push(other),
+        }
+    }
+    let mut settings = Vec::new();
+    let mut words = words.into_iter().filter(|word| !word.is_empty());
+    while let Some(word) = words.next() {
+        let setting = match word.strip_prefix("-c").or_else(|| word.strip_prefix("--")) {
+            Some("") => words.next(),
+            Some(rest) => Some(rest.to_owned()),
+            None => None,
+        };
+        let setting = setting.as_deref().and_then(|it| it.split_once('='));
+        let (name, value) = setting.ok_or("options in the URL are -c NAME=VALUE each")?;
+        settings.push((name.to_owned(), value.to_owned()));
+    }
+    Ok(settings)
 }
 
 /// A connection of the pool.
@@ -136,12 +343,9 @@ pub(super) async fn get(pool: &Pool) -> Result<deadpool_postgres::Object, Error>
     use deadpool_postgres::PoolError;
     pool.get().await.map_err(|error| match error {
         PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => {
-            match failed(error) {
-                // A database that cannot even be reached is no mistake of ours.
-                Error::Bug(what) => Error::unavailable(what),
-                other => other,
-            }
+            reached(error)
         }
+        PoolError::PostCreateHook(HookError::Message(why)) => invalid(why.into_owned()),
         other => Error::unavailable(format!("no connection to the database: {other}")),
     })
 }
@@ -150,22 +354,60 @@ fn is_tcp(host: &Host) -> bool {
     matches!(host, Host::Tcp(_))
 }
 
-/// Takes out of a URL what the client does not know: where the certificate of an authority is, and the
-/// stricter modes. Ours is the strictest already: with TLS the certificate and the name are always checked.
-fn own_options(url: &str) -> (String, Option<PathBuf>) {
+/// Takes out of a URL what the client does not know, and the stricter modes. Ours is the strictest already: with
+/// TLS the certificate and the name are always checked.
+fn own_options(url: &str) -> Result<(String, Own), String> {
+    let mut own = Own::default();
     let Some((base, query)) = url.split_once('?') else {
-        return (url.to_owned(), None);
+        return Ok((url.to_owned(), own));
     };
-    let mut roots = None;
     let mut kept = Vec::new();
+    let mut options = None;
     for option in query.split('&') {
         match option.split_once('=') {
-            Some(("sslrootcert", path)) => roots = Some(PathBuf::from(decode(path))),
+            Some(("sslrootcert", path)) => own.roots = Some(PathBuf::from(decode(path))),
             Some(("sslmode", "verify-ca" | "verify-full")) => kept.push("sslmode=require"),
+            Some(("options", value)) => options = Some((option, value)),
+            Some(("pooler", "session")) => own.pooler = true,
+            Some(("pooler", _)) => {
+                return Err(
+                    "pooler=session is all that is known: our statements are prepared and our \
+                     settings are a session's, so that a pooler must keep sessions whole"
+                        .to_owned(),
+                );
+            }
+            Some(("doorbell", "on")) => own.silent = false,
+            Some(("doorbell", "off")) => own.silent = true,
+            Some(("doorbell", _)) => return Err("doorbell is on or off".to_owned()),
             _ => kept.push(option),
         }
     }
-    (format!("{base}?{}", kept.join("&")), roots)
+    match options {
+        Some((_, value)) if own.pooler => own.options = decode(value),
+        Some((option, _)) => kept.push(option),
+        None => {}
+    }
+    match kept.is_empty() {
+        true => Ok((base.to_owned(), own)),
+        false => Ok((format!("{base}?{}", kept.join("&")), own)),
+    }
+}
+
+/// An `@` or `/` that is part of a password would make the rest of it part of a host, or of a database, which
+/// are shown.
+fn check_at_signs(url: &str) -> Result<(), String> {
+    let base = url.split_once('?').map_or(url, |(base, _)| base);
+    let Some((_, base)) = base.split_once("://") else {
+        return Ok(());
+    };
+    let (authority, path) = base.split_once('/').unwrap_or((base, ""));
+    if authority.matches('@').count() > 1 || path.contains('@') {
+        return Err(
+            "the URL has an @ too many; in a user or password write %40 for @ and %2F for /"
+                .to_owned(),
+        );
+    }
+    Ok(())
 }
 
 /// The text behind `%2F` and the like.
@@ -241,30 +483,44 @@ fn port(config: &Config, index: usize) -> Option<u16> {
     ports.get(index).or_else(|| ports.first()).copied()
 }
 
-/// The password from the environment, or from the user's file of passwords.
-fn password(config: &Config) -> Option<String> {
+/// The password from the environment, or from the user's file of passwords. The client sends one password to
+/// whichever host it reaches, so the file must have the same for all of them.
+fn password(config: &Config) -> Result<Option<String>, String> {
     if let Some(password) = std::env::var("PGPASSWORD").ok().filter(|it| !it.is_empty()) {
-        return Some(password);
+        return Ok(Some(password));
     }
     let file = std::env::var_os("PGPASSFILE").map(PathBuf::from);
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".pgpass"));
-    let file = file.or_else(home)?;
-    let text = read_private(&file)?;
-    let user = config.get_user()?;
+    match (file.or_else(home), config.get_user()) {
+        (Some(file), Some(user)) => match read_private(&file) {
+            Some(text) => one_password(config, user, &text),
+            None => Ok(None),
+        },
+        _ => Ok(None),
+    }
+}
+
+fn one_password(config: &Config, user: &str, text: &str) -> Result<Option<String>, String> {
     let database = config.get_dbname().unwrap_or(user);
-    config
-        .get_hosts()
-        .iter()
-        .enumerate()
-        .find_map(|(index, host)| {
-            let host = match host {
-                Host::Tcp(name) => name.clone(),
-                #[cfg(unix)]
-                Host::Unix(_) => "localhost".to_owned(),
-            };
-            let port = port(config, index).unwrap_or(5432).to_string();
-            find_password(&text, [&host, &port, database, user])
-        })
+    let mut found: Vec<Option<String>> = Vec::new();
+    for (index, host) in config.get_hosts().iter().enumerate() {
+        let host = match host {
+            Host::Tcp(name) => name.clone(),
+            #[cfg(unix)]
+            Host::Unix(_) => "localhost".to_owned(),
+        };
+        let port = port(config, index).unwrap_or(5432).to_string();
+        found.push(find_password(text, [&host, &port, database, user]));
+    }
+    let first = found.first().cloned().flatten();
+    match found.iter().all(|password| *password == first) {
+        true => Ok(first),
+        false => Err(
+            "the file of passwords does not have the same one for all hosts of the URL; one password \
+             is sent to whichever host answers"
+                .to_owned(),
+        ),
+    }
 }
 
 /// A file of passwords that others may read is not used, as with PostgreSQL's own programs.
@@ -309,10 +565,13 @@ mod tests {
         let place = Place::parse(url).unwrap();
         assert_eq!(place.shown, "postgres://me@db.example:5433,other:5432/runs");
         assert_eq!(place.config.get_ssl_mode(), SslMode::Require);
-        assert_eq!(place.roots.as_deref(), Some(Path::new("/etc/ca.pem")));
+        assert_eq!(place.own.roots.as_deref(), Some(Path::new("/etc/ca.pem")));
         for wrong in [
             "postgres://me:hunter2@",
             "postgres://me:hunter2@h/d?colour=red",
+            "postgres://me:a@hunter2@h/d",
+            "postgres://me:12/hunter2@h/d",
+            "postgres://me:hunter2@h/d?pooler=transaction",
         ] {
             let Err(error) = Place::parse(wrong) else {
                 panic!("{wrong} is no place")
@@ -331,5 +590,34 @@ mod tests {
         assert_eq!(find("h", "d").as_deref(), Some("a:b"));
         assert_eq!(find("x", "d2").as_deref(), Some("second"));
         assert_eq!(find("x", "d"), None);
+    }
+
+    #[test]
+    fn a_password_of_one_host_is_not_sent_to_another() {
+        let hosts = |url: &str| url.parse::<Config>().unwrap();
+        let text = "a:*:*:u:first\nb:*:*:u:second\nc:*:*:u:first\n";
+        let find = |url| one_password(&hosts(url), "u", text);
+        assert_eq!(find("postgres://u@a,c/d"), Ok(Some("first".to_owned())));
+        assert_eq!(find("postgres://u@x,y/d"), Ok(None));
+        for url in [
+            "postgres://u@a,b/d",
+            "postgres://u@a,x/d",
+            "postgres://u@x,a/d",
+        ] {
+            let refused = find(url).expect_err("one of them is not for both");
+            assert!(!refused.contains("first"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn options_of_the_url_are_settings_behind_a_pooler() {
+        let found = option_settings("-csearch_path=a\\ b -c work_mem=4MB --x.y=1");
+        let expected = [("search_path", "a b"), ("work_mem", "4MB"), ("x.y", "1")];
+        let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(found, Ok(expected.to_vec()));
+        assert!(option_settings("-d 3").is_err());
+        let (url, own) = own_options("postgres://h/d?pooler=session&doorbell=off").unwrap();
+        assert_eq!(url, "postgres://h/d");
+        assert!(own.pooler && own.silent);
     }
 }

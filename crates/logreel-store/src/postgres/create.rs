@@ -15,6 +15,7 @@ use super::failure::Halt;
 use super::fork;
 use super::limit;
 use super::rows::{self, Columns, Mark, RECORD, Stored};
+use super::schema::CLOCK;
 use super::writer::Tx;
 use crate::tip::{Prepared, Tip};
 use crate::tips::Known;
@@ -40,8 +41,12 @@ pub(super) async fn create(tx: &Tx, work: &Work) -> Result<Created, Halt<CreateE
     if let Some(attached) = attach(tx, work, now).await? {
         return Ok(attached);
     }
-    check(tx, work).await?;
     let limit = work.started.limit.as_ref();
+    if work.owner.is_some() {
+        // The key first, then runs: as whoever claims one.
+        limit::lock(tx, limit).await.map_err(Halt::lift)?;
+    }
+    check(tx, work).await?;
     let owner = match work.owner {
         Some(_)
             if !limit::take_place(tx, limit, None)
@@ -85,6 +90,8 @@ pub(super) async fn create(tx: &Tx, work: &Work) -> Result<Created, Halt<CreateE
         if tx.exec(sql, &[&session, &id]).await? == 0 {
             return Err(Halt::Again);
         }
+        // Whoever closes it takes the same place for a moment: it comes before, and is seen now, or after.
+        check_open(tx, work.started.session.as_ref()).await?;
     }
     let stored = rows::load(tx, &work.run).await.map_err(Halt::lift)?;
     Ok(Created::New(stored.entry(tx).await.map_err(Halt::lift)?))
@@ -124,10 +131,13 @@ pub(super) async fn place(tx: &Tx, placed: Placed<'_>) -> Result<i64, Halt> {
         Some(_) => None,
         None => rows::queue_time(tx, id, row).await?,
     };
-    tx.exec(
+    let sql = format!(
         "INSERT INTO live (run, epoch, event_epoch, head_seq, head_digest, updated_at, results,
-           pulse, owner, since, ready_at, limit_key, limit_max)
-         VALUES ($1, $2, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+           pulse, owner, since, ready_at, limit_key, limit_max, stored_at)
+         VALUES ($1, $2, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, greatest({CLOCK}, $13))"
+    );
+    tx.exec(
+        &sql,
         &[
             &id,
             &row.epoch.0.cast_signed(),
@@ -141,6 +151,7 @@ pub(super) async fn place(tx: &Tx, placed: Placed<'_>) -> Result<i64, Halt> {
             &ready_at,
             &limit.map(|limit| rows::plain(&limit.key)),
             &limit.map(|limit| i64::from(limit.max)),
+            &tx.shared.clock.floor(),
         ],
     )
     .await?;
@@ -204,7 +215,11 @@ async fn by_key(
     let deleted_at: Option<i64> = found.try_get(1)?;
     match deleted_at.map(Timestamp::from_micros) {
         None => {
-            let stored = rows::load(tx, &run).await.map_err(Halt::lift)?;
+            // Deleted since the key was read: then the key says so.
+            let stored = rows::find(tx, &run).await.map_err(Halt::lift)?;
+            let Some(stored) = stored else {
+                return Err(Halt::Again);
+            };
             Ok(Some((format!("key {key}"), stored)))
         }
         Some(at) if now.since(at) < KEY_KEPT => Err(Halt::Refused(CreateError::KeyOfDeleted {
@@ -289,13 +304,8 @@ async fn check(tx: &Tx, work: &Work) -> Result<(), Halt<CreateError>> {
 
 /// A session has one run that has not ended or is still held.
 async fn check_session(tx: &Tx, session: &Session) -> Result<(), Halt<CreateError>> {
+    check_open(tx, Some(session)).await?;
     let name = rows::plain(session.as_str());
-    let closed = tx
-        .opt("SELECT 1 FROM closed WHERE session = $1", &[&name])
-        .await?;
-    if closed.is_some() {
-        return Err(Halt::Refused(CreateError::SessionClosed(session.clone())));
-    }
     let active = tx
         .opt("SELECT run FROM active WHERE session = $1", &[&name])
         .await?;
@@ -316,6 +326,29 @@ async fn check_session(tx: &Tx, session: &Session) -> Result<(), Halt<CreateErro
         session: session.clone(),
         active: run,
     }))
+}
+
+/// A closed session takes no new runs.
+async fn check_open(tx: &Tx, session: Option<&Session>) -> Result<(), Halt<CreateError>> {
+    let Some(session) = session else {
+        return Ok(());
+    };
+    let sql = "SELECT 1 FROM closed WHERE session = $1";
+    match tx.opt(sql, &[&rows::plain(session.as_str())]).await? {
+        Some(_) => Err(Halt::Refused(CreateError::SessionClosed(session.clone()))),
+        None => Ok(()),
+    }
+}
+
+/// Refuses new runs in a session from now on. One that is being created in it at this moment is waited for.
+pub(super) async fn close(tx: &Tx, session: &str, place: i64) -> Result<(), Halt> {
+    let sql = "INSERT INTO closed (session) VALUES ($1) ON CONFLICT DO NOTHING";
+    tx.exec(sql, &[&session]).await?;
+    let sql = "INSERT INTO active (session, run) VALUES ($1, $2) ON CONFLICT DO NOTHING";
+    tx.exec(sql, &[&session, &place]).await?;
+    let sql = "DELETE FROM active WHERE session = $1 AND run = $2";
+    tx.exec(sql, &[&session, &place]).await?;
+    Ok(())
 }
 
 /// Writes the wide row of a new run. Gives its integer id.

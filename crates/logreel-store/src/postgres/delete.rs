@@ -1,5 +1,7 @@
 //! Deleting an ended run and what only it needed.
 
+use std::collections::{HashMap, HashSet};
+
 use logreel_core::RunId;
 
 use super::append::retire;
@@ -35,7 +37,7 @@ pub(super) async fn delete(tx: &Tx, run: RunId) -> Result<(), Halt> {
         retire(tx, id, &run).await?;
     }
     delete_blobs(tx, id).await?;
-    for table in ["events", "origins", "labels", "search"] {
+    for table in ["events", "imported", "origins", "labels", "search"] {
         let sql = format!("DELETE FROM {table} WHERE run = $1");
         tx.exec(&sql, &[&id]).await?;
     }
@@ -62,26 +64,52 @@ pub(super) async fn delete_blobs(tx: &Tx, id: i64) -> Result<(), Halt> {
     drop_unreferred(tx, referred).await
 }
 
-/// Deletes those of the blobs that nobody refers to, and what only they kept. Each is locked first, and
-/// looked at again then: whoever writes a blob that is there touches its row, so that it comes before or
-/// after, and is seen.
-pub(super) async fn drop_unreferred(tx: &Tx, mut candidates: Vec<Vec<u8>>) -> Result<(), Halt> {
-    // In one order for everyone.
-    candidates.sort_unstable();
-    candidates.reverse();
-    while let Some(digest) = candidates.pop() {
-        let sql = "SELECT 1 FROM blobs WHERE digest = $1 FOR UPDATE";
-        if tx.opt(sql, &[&digest]).await?.is_none() {
-            continue;
-        }
-        let sql = "DELETE FROM blobs WHERE digest = $1
-            AND NOT EXISTS (SELECT 1 FROM blob_refs WHERE digest = $1)
-            AND NOT EXISTS (SELECT 1 FROM blobs WHERE previous = $1)
-            RETURNING previous";
-        if let Some(row) = tx.opt(sql, &[&digest]).await? {
-            let previous: Option<Vec<u8>> = row.try_get(0)?;
-            candidates.extend(previous);
-        }
+/// Deletes those of the blobs that nobody refers to, and what only they kept: the context nodes before them that
+/// have no reference of their own. All are locked first, and looked at again then: whoever writes or refers
+/// to a blob that is there holds its row, so that it comes before or after, and is seen.
+pub(super) async fn drop_unreferred(tx: &Tx, digests: Vec<Vec<u8>>) -> Result<(), Halt> {
+    if digests.is_empty() {
+        return Ok(());
     }
+    // In one order for everyone.
+    let sql = "WITH RECURSIVE before AS (
+          SELECT digest, previous FROM blobs WHERE digest = ANY($1)
+          UNION SELECT b.digest, b.previous FROM before JOIN blobs b ON b.digest = before.previous
+            WHERE NOT EXISTS (SELECT 1 FROM blob_refs WHERE digest = b.digest))
+        SELECT digest FROM blobs WHERE digest IN (SELECT digest FROM before)
+        ORDER BY digest FOR UPDATE";
+    let mut candidates: Vec<Vec<u8>> = Vec::new();
+    for row in tx.query(sql, &[&digests]).await? {
+        candidates.push(row.try_get(0)?);
+    }
+    // Beside each that has no reference: what it follows, and what follows it.
+    let sql = "SELECT b.digest, b.previous, n.digest FROM blobs b
+          LEFT JOIN blobs n ON n.previous = b.digest
+        WHERE b.digest = ANY($1) AND NOT EXISTS (SELECT 1 FROM blob_refs WHERE digest = b.digest)";
+    let mut previous: HashMap<Vec<u8>, Option<Vec<u8>>> = HashMap::new();
+    let mut followers: HashMap<Vec<u8>, HashSet<Vec<u8>>> = HashMap::new();
+    for row in tx.query(sql, &[&candidates]).await? {
+        let digest: Vec<u8> = row.try_get(0)?;
+        previous.insert(digest.clone(), row.try_get(1)?);
+        let follower: Option<Vec<u8>> = row.try_get(2)?;
+        followers.entry(digest).or_default().extend(follower);
+    }
+    // From the latest nodes back: one goes when all that follow it go.
+    let is_last = |digest: &Vec<u8>| followers.get(digest).is_some_and(HashSet::is_empty);
+    let mut left: Vec<Vec<u8>> = previous.keys().filter(|it| is_last(it)).cloned().collect();
+    let mut gone: Vec<Vec<u8>> = Vec::new();
+    while let Some(digest) = left.pop() {
+        if let Some(Some(before)) = previous.get(&digest)
+            && let Some(following) = followers.get_mut(before)
+        {
+            following.remove(&digest);
+            if following.is_empty() {
+                left.push(before.clone());
+            }
+        }
+        gone.push(digest);
+    }
+    let sql = "DELETE FROM blobs WHERE digest = ANY($1)";
+    tx.exec(sql, &[&gone]).await?;
     Ok(())
 }

@@ -89,6 +89,7 @@ pub(super) fn failed(error: tokio_postgres::Error) -> Error {
             (_, "57014" | "55P03") => {
                 "the database took too long and was asked to stop; try again".to_owned()
             }
+            (_, "25P03") => "the transaction stood still and was given up; try again".to_owned(),
             (_, "25006") => "the database takes no writes; is it a standby?".to_owned(),
             (_, "42501") => format!("the user may not do this: {}", said(&error)),
             ("08" | "57", _) => format!("the database is going down or starting: {}", said(&error)),

@@ -12,12 +12,13 @@ use logreel_core::{Payload, Record, RunId, RunKey, Seq};
 use super::create::{Placed, first_epoch, place};
 use super::failure::{Halt, damaged};
 use super::limit;
+use super::read::bounded;
 use super::rows::{self, RECORD};
 use super::writer::Tx;
 use crate::fork::{Decided, Prefix, difference};
 use crate::{Created, Error, ForkError, NewFork};
 
-/// Events that are read in one go, at most this many bytes of bodies beyond the first.
+/// Events that are read in one go.
 const CHUNK: i64 = 512;
 
 /// A part of a log: the events of one run up to and including `last`.
@@ -124,10 +125,7 @@ impl<'a> Pages<'a> {
 
     /// The next events, at least one; `None` after the last.
     pub async fn next(&mut self, tx: &Tx) -> Result<Option<Vec<Record>>, Halt> {
-        let sql = format!(
-            "SELECT {RECORD} FROM events WHERE run = $1 AND seq >= $2 AND seq <= $3
-             ORDER BY seq LIMIT $4"
-        );
+        let sql = bounded("run = $1 AND seq >= $2 AND seq <= $3", "$4");
         let stored = |seq: Seq| i64::try_from(seq.0).unwrap_or(i64::MAX);
         for part in self.segments {
             if part.last < self.next {
@@ -187,9 +185,7 @@ pub(super) async fn own_records(
     segments: &[Segment],
     from: Seq,
 ) -> Result<Vec<Record>, Halt> {
-    let sql = format!(
-        "SELECT {RECORD} FROM events WHERE run = $1 AND seq >= $2 ORDER BY seq LIMIT {CHUNK}"
-    );
+    let sql = bounded("run = $1 AND seq >= $2", &CHUNK.to_string());
     let from = i64::try_from(from.0).unwrap_or(i64::MAX);
     let mut records = Vec::new();
     for row in tx.query(&sql, &[&id, &from]).await? {
@@ -256,12 +252,21 @@ pub(super) async fn fork(tx: &Tx, new: &NewFork, key: RunKey) -> Result<Created,
     if let Some(attached) = attach(tx, new).await? {
         return Ok(attached);
     }
-    // What it shares stays while it is made: who deletes or erases the parent locks its row.
-    let sql = "SELECT 1 FROM runs WHERE run = $1 FOR SHARE";
-    tx.opt(sql, &[&new.parent.to_string()]).await?;
     let Some(decided) = decide(tx, new).await? else {
         return Err(Halt::Again);
     };
+    if new.owner.is_some() {
+        // The key first, then runs: as whoever claims one.
+        limit::lock(tx, decided.limit()).await.map_err(Halt::lift)?;
+    }
+    // What it shares stays from now on: who deletes or erases the parent locks its row. While the log was
+    // read nobody had to wait; what is shared of it does not change, but for being gone.
+    let sql = "SELECT erased FROM runs WHERE run = $1 FOR SHARE";
+    let parent = tx.opt(sql, &[&new.parent.to_string()]).await?;
+    let erased = parent.map(|row| row.try_get::<_, bool>(0)).transpose()?;
+    if erased != Some(false) {
+        return Err(Halt::Again);
+    }
     if let Some(owner) = new.owner {
         tx.shared
             .owners

@@ -1,21 +1,25 @@
 //! Logs that were written elsewhere (SEMANTICS 34).
 //!
+//! Events and blobs stream through COPY, so that a long log takes little memory here; all of it is one transaction.
 //! An import is handed on as `&mut`: its source may be sent to another thread, and not shared with one.
 
-use logreel_core::{Head, RunId, Seq, Timestamp};
+use logreel_core::codec::StoredBody;
+use logreel_core::{Head, Record, RunId, Seq, Timestamp};
+use tokio_postgres::types::Type;
 
 use super::append::{settle, wake_parent, write_facts};
 use super::create::{KEY_KEPT, insert_labels, insert_run};
 use super::failure::Halt;
-use super::rows::{self, Columns, Stored};
+use super::rows::{self, Stored};
 use super::schema::CLOCK;
 use super::writer::Tx;
 use crate::import::Taking;
 use crate::tip::Tip;
 use crate::{Entry, Error, Import, ImportError};
 
-/// Events that are written in one go.
+/// Events that are taken from the source in one go, and about how many bytes of them.
 const CHUNK: usize = 500;
+const CHUNK_BYTES: usize = 1 << 20;
 
 /// Stores the log, or refuses and writes nothing: a refusal ends the transaction.
 pub(super) async fn import(tx: &Tx, mut import: Import) -> Result<Entry, Halt<ImportError>> {
@@ -38,7 +42,7 @@ pub(super) async fn import(tx: &Tx, mut import: Import) -> Result<Entry, Halt<Im
         Some(here) => here.id,
         None => insert_new(tx, &mut import).await?,
     };
-    take_events(tx, id, &mut import, taking).await?;
+    take_log(tx, id, &mut import, taking).await?;
     let ended_now = import.row.facts.ended.is_some()
         && here.as_ref().is_none_or(|it| it.row.facts.ended.is_none());
     project(tx, id, here.as_ref(), &mut import).await?;
@@ -48,11 +52,14 @@ pub(super) async fn import(tx: &Tx, mut import: Import) -> Result<Entry, Halt<Im
             .await
             .map_err(Halt::lift)?;
     }
-    // Only now, so that whoever reads all runs does not pass them before they are seen (see `news`).
-    let after = import.after.map_or(0, |head| head.seq.0).cast_signed();
-    let sql = format!("UPDATE events SET stored_at = {CLOCK} WHERE run = $1 AND seq > $2");
-    tx.exec(&sql, &[&id, &after]).await?;
     let stored = rows::load(tx, &run).await.map_err(Halt::lift)?;
+    // Whoever reads all runs is told of it once it can be seen (see `news`).
+    let after = import.after.map_or(0, |head| head.seq.0).cast_signed();
+    let last = stored.row.head.seq.0.cast_signed();
+    if last > after {
+        let sql = "INSERT INTO imported (run, after, last) VALUES ($1, $2, $3)";
+        tx.exec(sql, &[&id, &after, &last]).await?;
+    }
     tx.ring(run, stored.row.head.seq);
     stored.entry(tx).await.map_err(Halt::lift)
 }
@@ -122,49 +129,189 @@ async fn insert_new(tx: &Tx, import: &mut Import) -> Result<i64, Halt<ImportErro
         .await
         .map_err(Halt::lift)?;
     if let Some(key) = &tip.row.facts.key {
+        // What was there when it was looked for is its own, or was kept long enough; what came since is not.
         let sql = "INSERT INTO keys (key, run) VALUES ($1, $2)
-            ON CONFLICT (key) DO UPDATE SET run = excluded.run, deleted_at = NULL";
-        tx.exec(sql, &[&rows::plain(key), &run.to_string()]).await?;
+            ON CONFLICT (key) DO UPDATE SET run = excluded.run, deleted_at = NULL
+            WHERE keys.run = excluded.run OR keys.deleted_at IS NOT NULL";
+        if tx.exec(sql, &[&rows::plain(key), &run.to_string()]).await? == 0 {
+            return Err(Halt::Refused(ImportError::Changed { head: None }));
+        }
     }
     Ok(id)
 }
 
 /// Writes events and blobs as they come, each checked first.
-async fn take_events(
+async fn take_log(
     tx: &Tx,
     id: i64,
     import: &mut Import,
     mut taking: Taking,
 ) -> Result<(), Halt<ImportError>> {
-    let run = import.row.run;
-    let fault = |fault| Halt::Refused(ImportError::Source(fault));
-    let mut part: Option<(RunId, Seq)> = None;
-    let mut columns = Columns::default();
-    while let Some(record) = import.source.next_event().map_err(fault)? {
-        taking.take(&record).map_err(Halt::Refused)?;
-        columns.push(&record);
-        if columns.len() >= CHUNK {
-            columns.insert(tx, id).await.map_err(Halt::lift)?;
-            columns = Columns::default();
-        }
-        let writer = record.origin.unwrap_or(run);
-        if let Some((before, last)) = part.filter(|(before, _)| *before != writer) {
-            let sql = "INSERT INTO origins (run, last, origin, key) VALUES ($1, $2, $3, $4)";
-            let key = import.key_of(&before).map(|key| key.0.to_vec());
-            let last = last.0.cast_signed();
-            tx.exec(sql, &[&id, &last, &before.to_string(), &key])
-                .await?;
-        }
-        part = Some((writer, record.seq));
-    }
-    columns.insert(tx, id).await.map_err(Halt::lift)?;
-    while let Some(imported) = import.source.next_blob().map_err(fault)? {
-        taking.check_size(imported.blob.bytes().len())?;
-        rows::insert_blob(tx, id, &imported.blob, imported.previous.as_ref())
-            .await
-            .map_err(Halt::lift)?;
-    }
+    take_events(tx, id, import, &mut taking).await?;
+    take_blobs(tx, id, import, &taking).await?;
     taking.finish().map_err(Halt::Refused)
+}
+
+/// The next events. A source reads files, which may take its time: others get another thread meanwhile.
+fn next_events(import: &mut Import, taking: &mut Taking) -> Result<Vec<Record>, ImportError> {
+    tokio::task::block_in_place(|| {
+        let (mut records, mut bytes) = (Vec::new(), 0);
+        while records.len() < CHUNK && bytes < CHUNK_BYTES {
+            let next = import.source.next_event();
+            let Some(record) = next.map_err(ImportError::Source)? else {
+                break;
+            };
+            taking.take(&record)?;
+            if let StoredBody::Text(text) = &record.body {
+                bytes += text.len();
+            }
+            records.push(record);
+        }
+        Ok(records)
+    })
+}
+
+async fn take_events(
+    tx: &Tx,
+    id: i64,
+    import: &mut Import,
+    taking: &mut Taking,
+) -> Result<(), Halt<ImportError>> {
+    let run = import.row.run;
+    let sql = "COPY events (run, seq, kind, at, caller_at, epoch, late, format, tag, digest,
+        body_digest, body) FROM STDIN BINARY";
+    let (long, bytes, text) = (Type::INT8, Type::BYTEA, Type::TEXT);
+    let types = [
+        long.clone(),
+        long.clone(),
+        text.clone(),
+        long.clone(),
+        long.clone(),
+        long.clone(),
+        Type::BOOL,
+        long.clone(),
+        long,
+        bytes.clone(),
+        bytes,
+        text,
+    ];
+    let mut copy = tx.copy_in(sql, &types).await?;
+    let mut parts: Vec<(RunId, Seq)> = Vec::new();
+    loop {
+        let records = next_events(import, taking).map_err(Halt::Refused)?;
+        if records.is_empty() {
+            break;
+        }
+        for record in records {
+            let (body, body_digest) = match &record.body {
+                StoredBody::Text(text) => (Some(text), None),
+                StoredBody::Erased(digest) => (None, Some(digest.as_bytes().as_slice())),
+            };
+            copy.as_mut()
+                .write(&[
+                    &id,
+                    &record.seq.0.cast_signed(),
+                    &record.kind,
+                    &record.at.as_micros(),
+                    &record.caller_at.map(Timestamp::as_micros),
+                    &record.epoch.0.cast_signed(),
+                    &record.late,
+                    &i64::from(record.format),
+                    // An append of its own, which nobody asks for again here.
+                    &0_i64,
+                    &record.digest.as_bytes().as_slice(),
+                    &body_digest,
+                    &body,
+                ])
+                .await?;
+            let writer = record.origin.unwrap_or(run);
+            match parts.last_mut() {
+                Some((before, last)) if *before == writer => *last = record.seq,
+                _ => parts.push((writer, record.seq)),
+            }
+        }
+    }
+    copy.as_mut().finish().await?;
+    // All but the last are of runs that it shares events with.
+    parts.pop();
+    for (origin, last) in parts {
+        let sql = "INSERT INTO origins (run, last, origin, key) VALUES ($1, $2, $3, $4)";
+        let key = import.key_of(&origin).map(|key| key.0.to_vec());
+        let last = last.0.cast_signed();
+        tx.exec(sql, &[&id, &last, &origin.to_string(), &key])
+            .await?;
+    }
+    Ok(())
+}
+
+async fn take_blobs(
+    tx: &Tx,
+    id: i64,
+    import: &mut Import,
+    taking: &Taking,
+) -> Result<(), Halt<ImportError>> {
+    let next = |import: &mut Import| {
+        let next = tokio::task::block_in_place(|| import.source.next_blob());
+        next.map_err(|fault| Halt::Refused(ImportError::Source(fault)))
+    };
+    let Some(mut imported) = next(import)? else {
+        return Ok(());
+    };
+    // By way of a table of this transaction: what is there already is not written again.
+    tx.batch(
+        "CREATE TEMPORARY TABLE incoming (digest bytea NOT NULL, previous bytea, bytes bytea NOT NULL)
+         ON COMMIT DROP",
+    )
+    .await?;
+    let sql = "COPY pg_temp.incoming (digest, previous, bytes) FROM STDIN BINARY";
+    let types = [Type::BYTEA, Type::BYTEA, Type::BYTEA];
+    let mut copy = tx.copy_in(sql, &types).await?;
+    loop {
+        taking.check_size(imported.blob.bytes().len())?;
+        let (digest, previous) = (imported.blob.digest(), imported.previous);
+        let previous = previous.as_ref().map(|it| it.as_bytes().as_slice());
+        copy.as_mut()
+            .write(&[
+                &digest.as_bytes().as_slice(),
+                &previous,
+                &&imported.blob.bytes()[..],
+            ])
+            .await?;
+        match next(import)? {
+            Some(more) => imported = more,
+            None => break,
+        }
+    }
+    copy.as_mut().finish().await?;
+    keep_incoming(tx, id).await
+}
+
+/// Moves what came to its place, with references of the run, as `rows::insert_blob` does it for one.
+async fn keep_incoming(tx: &Tx, id: i64) -> Result<(), Halt<ImportError>> {
+    tx.batch(
+        "INSERT INTO blobs (digest, previous, bytes)
+           SELECT DISTINCT ON (digest) digest, previous, bytes FROM pg_temp.incoming
+           ORDER BY digest, previous ON CONFLICT (digest) DO NOTHING;
+         UPDATE blobs SET previous = i.previous FROM pg_temp.incoming i
+           WHERE blobs.digest = i.digest AND blobs.previous IS NULL AND i.previous IS NOT NULL",
+    )
+    .await?;
+    let sql = "SELECT (SELECT count(DISTINCT digest) FROM pg_temp.incoming), (SELECT count(*) FROM
+        (SELECT 1 FROM blobs WHERE digest IN (SELECT digest FROM pg_temp.incoming)
+         ORDER BY digest FOR KEY SHARE) held)";
+    let row = tx.one(sql, &[]).await?;
+    if row.try_get::<_, i64>(0)? != row.try_get::<_, i64>(1)? {
+        // One that was there went meanwhile, with the last run that needed it.
+        return Err(Halt::Refused(ImportError::Changed { head: None }));
+    }
+    for sql in [
+        "INSERT INTO blob_refs (run, digest) SELECT DISTINCT $1::int8, digest FROM pg_temp.incoming
+           ON CONFLICT DO NOTHING",
+        "DELETE FROM staged WHERE run = $1 AND digest IN (SELECT digest FROM pg_temp.incoming)",
+    ] {
+        tx.exec(sql, &[&id]).await?;
+    }
+    Ok(())
 }
 
 /// Writes what follows from the log: of a run that has not ended, that nobody drives it here.
@@ -264,8 +411,15 @@ pub(super) async fn take_over(tx: &Tx, run: RunId) -> Result<Entry, Halt<ImportE
         &[&stored.id],
     )
     .await?;
+    // What comes now is told after what was imported.
+    let sql = format!(
+        "UPDATE imported SET stored_at = greatest({CLOCK}, $2) WHERE run = $1 AND stored_at IS NULL"
+    );
+    tx.exec(&sql, &[&stored.id, &tx.shared.clock.floor()])
+        .await?;
     tx.exec(
-        "UPDATE live SET epoch = epoch + 1 WHERE run = $1",
+        "UPDATE live SET epoch = epoch + 1, stored_at = greatest(stored_at,
+           (SELECT max(stored_at) FROM imported WHERE run = $1)) WHERE run = $1",
         &[&stored.id],
     )
     .await?;

@@ -9,10 +9,13 @@ use super::failure::Halt;
 use super::limit;
 use super::owners::{Life, OWNER, beat_now};
 use super::rows::{self, Before, Mark, Stored};
-use super::schema::CLOCK;
 use super::writer::Tx;
 use crate::tip::prepare;
 use crate::{ClaimOutcome, Claimable, Entry, Error, Lapsed, Owner, OwnerId};
+
+/// How long an owner of another host is kept that is silent and holds nothing, in microseconds: it may be cut
+/// off, or asleep, and go on where it was.
+const FORGOTTEN: i64 = 24 * 60 * 60 * 1_000_000;
 
 /// Adds an owner, whose lock is held already.
 pub(super) async fn join(tx: &Tx, owner: &Owner, folder: &str) -> Result<(), Halt> {
@@ -59,19 +62,33 @@ pub(super) async fn sweep_one(tx: &Tx, owner: &Owner, life: Life) -> Result<(), 
         // Nothing else will ever be heard of a client that finished and did not say so.
         Life::Silent if owner.is_external() => {
             retire_ended(tx, id).await?;
-            forget_if_idle(tx, id).await
+            forget_if_idle(tx, id, life).await
         }
-        Life::Silent => forget_if_idle(tx, id).await,
+        Life::Silent => forget_if_idle(tx, id, life).await,
         Life::Dead => {
             tx.exec("DELETE FROM lapsed WHERE owner = $1", &[&id])
                 .await?;
             retire_ended(tx, id).await?;
-            forget_if_idle(tx, id).await
+            forget_if_idle(tx, id, life).await
         }
     }
 }
 
-async fn forget_if_idle(tx: &Tx, owner: i64) -> Result<(), Halt> {
+/// Forgets an owner that holds nothing and is gone, or was silent for so long that nobody waits for it. Its
+/// row is locked first: whoever is about to write its name holds it, and is seen then.
+async fn forget_if_idle(tx: &Tx, owner: i64, life: Life) -> Result<(), Halt> {
+    let sql = format!(
+        "SELECT gone, {} - beat_at FROM owners WHERE id = $2 FOR UPDATE",
+        beat_now()
+    );
+    let found = tx
+        .opt(&sql, &[&tx.shared.clock.lease_now(), &owner])
+        .await?;
+    let Some(found) = found else { return Ok(()) };
+    let (gone, silent): (bool, i64) = (found.try_get(0)?, found.try_get(1)?);
+    if !gone && life != Life::Dead && silent < FORGOTTEN {
+        return Ok(());
+    }
     tx.exec(
         "DELETE FROM owners WHERE id = $1
          AND NOT EXISTS (SELECT 1 FROM live WHERE owner = $1)
@@ -80,22 +97,6 @@ async fn forget_if_idle(tx: &Tx, owner: i64) -> Result<(), Halt> {
     )
     .await?;
     Ok(())
-}
-
-/// The owner lives. The answer also says what time it is there.
-pub(super) async fn beat(tx: &Tx, owner: OwnerId) -> Result<(), Halt> {
-    let sql = format!(
-        "UPDATE owners SET beat_at = {} WHERE id = $2 AND NOT gone RETURNING {CLOCK}",
-        beat_now()
-    );
-    let now = tx.shared.clock.lease_now();
-    match tx.opt(&sql, &[&now, &owner.0.cast_signed()]).await? {
-        Some(row) => {
-            tx.shared.clock.set(row.try_get(0)?);
-            Ok(())
-        }
-        None => Err(Error::Bug(format!("owner {owner} drives runs but did not join")).into()),
-    }
 }
 
 /// The owner is gone; who it was is kept for as long as a run names it.
@@ -110,7 +111,7 @@ pub(super) async fn leave(tx: &Tx, owner: OwnerId) -> Result<(), Halt> {
         limit::call_next(tx, &stored).await?;
     }
     retire_ended(tx, id).await?;
-    forget_if_idle(tx, id).await
+    forget_if_idle(tx, id, Life::Dead).await
 }
 
 /// The runs that an owner holds, locked in their order.

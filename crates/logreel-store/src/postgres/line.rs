@@ -24,17 +24,21 @@ pub(super) struct Line {
     before_digest: Vec<u8>,
     epoch: i64,
     events: Columns,
+    /// Below which the stamp does not fall (`Clock::floor`).
+    floor: i64,
 }
 
 impl Line {
     /// One event: what a step costs.
     pub const SQL: &str = "WITH head AS (
           UPDATE live SET event_epoch = $2, head_seq = $3, head_digest = $4, updated_at = $5,
-            results = $6, pulse = $7
-          WHERE run = $1 AND head_seq = $8 AND head_digest = $9 AND epoch = $10 RETURNING run)
+            results = $6, pulse = $7, stored_at = greatest(stored_at, $22,
+              (extract(epoch FROM clock_timestamp()) * 1000000)::int8)
+          WHERE run = $1 AND head_seq = $8 AND head_digest = $9 AND epoch = $10
+          RETURNING run, stored_at)
         INSERT INTO events (run, seq, kind, at, caller_at, epoch, late, format, tag, append_id,
-          digest, body)
-        SELECT run, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21 FROM head";
+          digest, body, stored_at)
+        SELECT run, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, stored_at FROM head";
 
     pub fn new(
         run: i64,
@@ -43,6 +47,7 @@ impl Line {
         tip: &Tip,
         sealed: &[Sealed],
         mark: &Mark,
+        floor: i64,
     ) -> Self {
         let row = &tip.row;
         Self {
@@ -57,11 +62,12 @@ impl Line {
             before_digest: before.digest.as_bytes().to_vec(),
             epoch: epoch.0.cast_signed(),
             events: Columns::of(sealed, mark),
+            floor,
         }
     }
 
     /// What [`Self::SQL`] takes, when it has one event.
-    pub fn params(&self) -> Option<[&(dyn ToSql + Sync); 21]> {
+    pub fn params(&self) -> Option<[&(dyn ToSql + Sync); 22]> {
         let events = &self.events;
         if events.len() != 1 {
             return None;
@@ -88,6 +94,7 @@ impl Line {
             &events.append_id[0],
             &events.digest[0],
             &events.body[0],
+            &self.floor,
         ])
     }
 
@@ -126,6 +133,7 @@ pub(super) struct Lines<'a> {
     before_digest: Vec<&'a [u8]>,
     epoch: Vec<i64>,
     events: Events<'a>,
+    floor: i64,
 }
 
 /// The events of all of them.
@@ -160,12 +168,14 @@ impl<'a> Lines<'a> {
         head AS (
           UPDATE live l SET event_epoch = a.event_epoch, head_seq = a.head_seq,
             head_digest = a.head_digest, updated_at = a.updated_at, results = a.results,
-            pulse = a.pulse
-          FROM asked a WHERE l.run = a.run RETURNING a.line),
+            pulse = a.pulse, stored_at = greatest(l.stored_at, $25::int8,
+              (extract(epoch FROM clock_timestamp()) * 1000000)::int8)
+          FROM asked a WHERE l.run = a.run RETURNING a.line, l.stored_at),
         stored AS (
           INSERT INTO events (run, seq, kind, at, caller_at, epoch, late, format, tag, append_id,
-            digest, body)
-          SELECT e.run, seq, kind, at, caller_at, epoch, late, format, tag, append_id, digest, body
+            digest, body, stored_at)
+          SELECT e.run, seq, kind, at, caller_at, epoch, late, format, tag, append_id, digest, body,
+            head.stored_at
           FROM head JOIN unnest($12::int8[], $13::int8[], $14::int8[], $15::text[], $16::int8[],
               $17::int8[], $18::int8[], $19::bool[], $20::int8[], $21::int8[], $22::text[],
               $23::bytea[], $24::text[])
@@ -187,12 +197,13 @@ impl<'a> Lines<'a> {
             lines.before_seq.push(line.before_seq);
             lines.before_digest.push(&line.before_digest);
             lines.epoch.push(line.epoch);
+            lines.floor = lines.floor.max(line.floor);
             lines.events.add(number, line);
         }
         lines
     }
 
-    pub fn params(&self) -> [&(dyn ToSql + Sync); 24] {
+    pub fn params(&self) -> [&(dyn ToSql + Sync); 25] {
         let events = &self.events;
         [
             &self.line,
@@ -219,6 +230,7 @@ impl<'a> Lines<'a> {
             &events.append_id,
             &events.digest,
             &events.body,
+            &self.floor,
         ]
     }
 }

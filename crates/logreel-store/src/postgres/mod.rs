@@ -3,12 +3,14 @@
 //! It has the files of `sqlite` under the same names. All of it runs on a small runtime of its own, so that
 //! whoever calls may have any runtime or none, and a call that is dropped leaves no transaction half done.
 //! Quick appends of many runs are sent as one statement (`line`, `writer`); everything else locks the run's row,
-//! decides, and writes in a transaction of its own. Nothing is hidden in the server: no functions, triggers,
-//! advisory locks or notifications, so that what speaks PostgreSQL's protocol may serve.
+//! decides, and writes in a transaction of its own. Nothing is hidden in the server: no functions, triggers or
+//! advisory locks, and notifications only as a doorbell that may be missing, so that what speaks
+//! PostgreSQL's protocol may serve.
 //!
 //! Reading order: `schema`, `connect`, `open`, `writer`, `line`, `append`, `rows`, then one file per verb.
 
 mod append;
+mod bell;
 mod beside;
 mod clock;
 mod command;
@@ -27,6 +29,7 @@ mod list;
 mod news;
 mod open;
 mod owners;
+mod pulse;
 mod read;
 mod rows;
 mod schema;

@@ -8,11 +8,15 @@ use std::time::Duration;
 
 use deadpool_postgres::Pool;
 use tokio::runtime::{Handle, Runtime};
+use tokio::sync::{Notify, Semaphore};
 
+use super::bell::Bell;
 use super::clock::{Clock, Times};
 use super::connect::{self, Place};
-use super::failure::failed;
+use super::failure::{Halt, failed};
+use super::news::{self, Places};
 use super::owners::Owners;
+use super::pulse::Pulse;
 use super::schema;
 use super::tail::Tail;
 use super::writer::{Tx, Writer};
@@ -21,8 +25,9 @@ use crate::tip::PAYLOAD_MAX_BYTES;
 use crate::tips::Tips;
 use crate::{Env, Error, Migrations, SystemEnv};
 
-/// Connections of a process, unless it says.
+/// Connections of a process, unless it says, and how many of them are for imports.
 const CONNECTIONS: usize = 8;
+const IMPORTS: usize = 1;
 
 /// What can be chosen about a store.
 #[derive(Clone)]
@@ -39,6 +44,9 @@ pub struct Options {
     pub lease: Duration,
     /// How many connections this process uses at most.
     pub connections: usize,
+    /// Whether other processes are told of changes by notifications, so that they hear at once what they would
+    /// find by looking a little later. The URL may say `doorbell=off`.
+    pub doorbell: bool,
     /// Where the locks of owners on this host are; `None` = `$XDG_RUNTIME_DIR/logreel`, else a folder of the
     /// user under the temporary one.
     pub locks: Option<PathBuf>,
@@ -53,6 +61,7 @@ impl Default for Options {
             payload_bytes_max: PAYLOAD_MAX_BYTES,
             lease: Duration::from_secs(10),
             connections: CONNECTIONS,
+            doorbell: true,
             locks: None,
         }
     }
@@ -78,6 +87,13 @@ pub(super) struct Shared {
     pub pool: Pool,
     pub tips: Mutex<Tips>,
     pub writer: Writer,
+    pub places: Places,
+    pub pulse: Pulse,
+    pub bell: Bell,
+    /// Others are looked at now, not at the next time.
+    pub look: Notify,
+    /// Imports hold their connection for long: some are always left for everyone else.
+    pub imports: Semaphore,
 }
 
 /// What a store that was opened had been before.
@@ -112,6 +128,7 @@ impl PostgresStore {
             async move { prepare(&preparing, &name, create).await },
         )
         .await?;
+        Bell::start(&shared, &handle);
         Ok(Self {
             tail: Tail::new(shared.clone(), handle),
             shared,
@@ -197,10 +214,14 @@ fn reach(url: &str, options: Options) -> Result<Reached, Error> {
     let runtime = Guard(Some(runtime));
     let handle = runtime.handle()?;
     let clock = Arc::new(Clock::new(options.env.clone(), options.times));
+    let has_doorbell = options.doorbell && place.has_doorbell();
+    let connector = place.connector()?;
     let pool = {
         let _here = handle.enter();
-        place.pool(options.connections.max(2), clock.clone())?
+        connector.pool(options.connections.max(2), clock.clone())?
     };
+    let pulse = Pulse::new(connector.clone(), clock.clone(), options.lease);
+    let bell = Bell::new(has_doorbell.then_some(connector), options.env.random_u64());
     let writer = Writer::start(&handle, pool.clone());
     let shared = Arc::new(Shared {
         owners: Owners::new(options.lease, clock.clone(), options.locks)?,
@@ -211,6 +232,11 @@ fn reach(url: &str, options: Options) -> Result<Reached, Error> {
         pool,
         tips: Mutex::default(),
         writer,
+        places: Places::default(),
+        pulse,
+        bell,
+        look: Notify::new(),
+        imports: Semaphore::new(IMPORTS),
     });
     Ok(Reached {
         runtime,
@@ -263,8 +289,7 @@ where
 async fn prepare(shared: &Arc<Shared>, shown: &str, create: bool) -> Result<Found, Error> {
     let client = connect::get(&shared.pool).await?;
     let tx = Tx::new(client, shared.clone());
-    let sql = "SELECT current_setting('server_encoding'), current_setting('fsync'),
-        current_setting('synchronous_commit')";
+    let sql = "SELECT current_setting('server_encoding'), current_setting('fsync')";
     let row = tx.one(sql, &[]).await.map_err(failed)?;
     let setting = |index| row.try_get::<_, String>(index).map_err(failed);
     let refuse = |why: &str| Error::Invalid {
@@ -273,11 +298,6 @@ async fn prepare(shared: &Arc<Shared>, shown: &str, create: bool) -> Result<Foun
     };
     if setting(0)? != "UTF8" {
         return Err(refuse("its encoding is not UTF8; make a database with it"));
-    }
-    if setting(2)? == "off" {
-        return Err(refuse(
-            "synchronous_commit is off, so that it may lose what it said was stored; turn it on",
-        ));
     }
     if setting(1)? == "off" {
         tracing::warn!("{shown} has fsync off: a crash of its machine may lose or damage runs");
@@ -305,6 +325,10 @@ async fn prepare(shared: &Arc<Shared>, shown: &str, create: bool) -> Result<Foun
         None => {
             return Err(Error::unavailable(format!("there is no store at {shown}")));
         }
+    }
+    // Another server, or another clock, may have been here before.
+    if let Some(last) = news::last(&tx).await.map_err(Halt::told)? {
+        shared.clock.raise(last);
     }
     Ok(Found::Store)
 }

@@ -5,8 +5,9 @@
 //! own host an owner also holds a lock on a file: the lock can be taken = the owner is dead. Its row says
 //! where that file is, because two processes of one host need not have the same folder for such files.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use logreel_core::row::Facts;
@@ -16,7 +17,7 @@ use super::clock::Clock;
 use super::failure::{Halt, damaged};
 use super::schema::CLOCK;
 use super::writer::Tx;
-use crate::locks::{Locks, has_process, is_locked};
+use crate::locks::{Locks, has_process, is_free};
 use crate::sqlite::this_host;
 use crate::{Error, Owner, OwnerId};
 
@@ -37,6 +38,8 @@ pub(super) struct Owners {
     clock: Arc<Clock>,
     host: String,
     locks: Locks,
+    /// Those that joined through this store.
+    joined: Mutex<HashMap<OwnerId, Owner>>,
 }
 
 impl Owners {
@@ -51,7 +54,27 @@ impl Owners {
             clock,
             host,
             locks,
+            joined: Mutex::default(),
         })
+    }
+
+    fn those_joined(&self) -> MutexGuard<'_, HashMap<OwnerId, Owner>> {
+        self.joined.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The owner joined through this store.
+    pub fn joins(&self, owner: &Owner) {
+        self.those_joined().insert(owner.id, owner.clone());
+    }
+
+    /// The owner leaves.
+    pub fn left(&self, owner: OwnerId) {
+        self.those_joined().remove(&owner);
+    }
+
+    /// The owner, if it joined through this store and has not left.
+    pub fn is_joined(&self, owner: OwnerId) -> Option<Owner> {
+        self.those_joined().get(&owner).cloned()
     }
 
     /// Where the locks are, and what else owners leave for whoever takes over.
@@ -96,9 +119,10 @@ impl Owners {
         found.map(|row| self.read(&row, 0)).transpose()
     }
 
-    /// The owner, if it joined and has not left.
+    /// The owner, if it joined and has not left. Nobody forgets it before the transaction ends, which is
+    /// about to write its name.
     pub async fn joined(&self, tx: &Tx, id: OwnerId) -> Result<Owner, Halt> {
-        let sql = "SELECT gone FROM owners WHERE id = $1";
+        let sql = "SELECT gone FROM owners WHERE id = $1 FOR KEY SHARE";
         let found = tx.opt(sql, &[&id.0.cast_signed()]).await?;
         let gone = found.map(|row| row.try_get::<_, bool>(0)).transpose()?;
         match (gone, self.look_up(tx, id).await?) {
@@ -129,17 +153,17 @@ impl Owners {
     }
 
     /// On this host a free lock says at once that the owner is dead. A held one says only that it exists:
-    /// frozen past its lease, it beats no more. A folder that is not there, or not ours, says nothing.
+    /// frozen past its lease, it beats no more. A file that is not there says nothing: temporary folders are
+    /// cleaned, and a service may have one of its own. Then the beats decide.
     fn is_known_dead(&self, owner: &Owner, folder: &str) -> bool {
         let lock = Path::new(folder).join(owner.id.to_string());
-        let is_free = || Path::new(folder).is_dir() && !is_locked(&lock);
         self.is_here(owner)
             && !self.locks.is_own(owner.id)
-            && (!has_process(owner.pid) || is_free())
+            && (!has_process(owner.pid) || !folder.is_empty() && is_free(&lock))
     }
 
     /// Removes the files of owners that are dead and that the store no longer knows. Those of other stores
-    /// are in the same folder: without their file they are as dead as before.
+    /// are in the same folder: without their file it is their process, or their silence, that tells.
     pub async fn sweep(&self, tx: &Tx) -> Result<(), Halt> {
         for owner in self.locks.others() {
             let sql = "SELECT 1 FROM owners WHERE id = $1";

@@ -12,17 +12,23 @@ use crate::{Error, EventPage};
 /// A page ends after this many bytes of bodies, so that reading a long log needs little memory.
 const PAGE_BYTES: usize = 1 << 20;
 
+/// The first of the events that fit, at most `limit` of them. Bodies of more than a page's bytes before an event
+/// keep it out: what is not shown is not sent.
+pub(super) fn bounded(condition: &str, limit: &str) -> String {
+    format!(
+        "SELECT {RECORD} FROM (
+           SELECT *, sum(octet_length(body)) OVER (ORDER BY seq) - octet_length(body) AS before
+           FROM (SELECT {RECORD} FROM events WHERE {condition} ORDER BY seq LIMIT {limit}) page) page
+         WHERE before < {PAGE_BYTES} OR before IS NULL ORDER BY seq"
+    )
+}
+
 pub(super) async fn page(tx: &Tx, run: &RunId, from: Seq, limit: usize) -> Result<EventPage, Halt> {
     let from = from.max(Seq::FIRST);
     let limit = limit.max(1);
-    // Bodies of more than a page's bytes before an event keep it out: what is not shown is not sent.
-    let sql = format!(
-        "SELECT {RECORD} FROM (
-           SELECT *, sum(octet_length(body)) OVER (ORDER BY seq) - octet_length(body) AS before
-           FROM (SELECT {RECORD} FROM events
-             WHERE run = (SELECT id FROM runs WHERE run = $1) AND seq >= $2
-             ORDER BY seq LIMIT $3) page) page
-         WHERE before < {PAGE_BYTES} OR before IS NULL ORDER BY seq"
+    let sql = bounded(
+        "run = (SELECT id FROM runs WHERE run = $1) AND seq >= $2",
+        "$3",
     );
     let more = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
     let first = i64::try_from(from.0).unwrap_or(i64::MAX);

@@ -17,6 +17,7 @@ use super::failure::{Halt, damaged};
 use super::fork;
 use super::limit;
 use super::owners::{Life, OWNER};
+use super::schema::CLOCK;
 use super::writer::Tx;
 use crate::tip::Tip;
 use crate::words::words_of;
@@ -107,6 +108,17 @@ pub(super) async fn lock(tx: &Tx, run: &RunId) -> Result<Stored, Halt> {
     };
     lock_id(tx, id).await?;
     load(tx, run).await
+}
+
+/// The same, for what may end the run: a parent that waits for it is told in the same transaction. It is older,
+/// and locked first, as everywhere: in the order of runs.
+pub(super) async fn lock_to_end(tx: &Tx, run: &RunId) -> Result<Stored, Halt> {
+    let sql = "SELECT p.id FROM runs r JOIN runs p ON p.run = r.parent AND r.relation = 'child'
+        WHERE r.run = $1";
+    if let Some(parent) = tx.opt(sql, &[&run.to_string()]).await? {
+        lock_id(tx, parent.try_get(0)?).await?;
+    }
+    lock(tx, run).await
 }
 
 /// Locks the run with this integer id.
@@ -416,7 +428,6 @@ pub(super) struct Columns {
     pub tag: Vec<Option<i64>>,
     pub append_id: Vec<Option<String>>,
     pub digest: Vec<Vec<u8>>,
-    pub body_digest: Vec<Option<Vec<u8>>>,
     pub body: Vec<Option<String>>,
 }
 
@@ -441,45 +452,26 @@ impl Columns {
             columns.tag.push(tag);
             columns.append_id.push(append_id);
             columns.digest.push(event.digest.as_bytes().to_vec());
-            columns.body_digest.push(None);
             columns.body.push(Some(text.clone()));
         }
         columns
-    }
-
-    /// Adds an event as it was stored elsewhere: an append of its own, which nobody asks for again here.
-    pub fn push(&mut self, record: &Record) {
-        let (body, body_digest) = match &record.body {
-            StoredBody::Text(text) => (Some(text.clone()), None),
-            StoredBody::Erased(digest) => (None, Some(digest.as_bytes().to_vec())),
-        };
-        self.seq.push(record.seq.0.cast_signed());
-        self.kind.push(record.kind.clone());
-        self.at.push(record.at.as_micros());
-        self.caller_at
-            .push(record.caller_at.map(Timestamp::as_micros));
-        self.epoch.push(record.epoch.0.cast_signed());
-        self.late.push(record.late);
-        self.format.push(i64::from(record.format));
-        self.tag.push(Some(0));
-        self.append_id.push(None);
-        self.digest.push(record.digest.as_bytes().to_vec());
-        self.body_digest.push(body_digest);
-        self.body.push(body);
     }
 
     pub fn len(&self) -> usize {
         self.seq.len()
     }
 
-    /// Writes them for a run.
+    /// Writes them as the first of a run.
     pub async fn insert(&self, tx: &Tx, id: i64) -> Result<(), Halt> {
-        let sql = "INSERT INTO events (run, seq, kind, at, caller_at, epoch, late, format, tag,
-              append_id, digest, body_digest, body)
-            SELECT $1::int8, * FROM unnest($2::int8[], $3::text[], $4::int8[], $5::int8[], $6::int8[],
-              $7::bool[], $8::int8[], $9::int8[], $10::text[], $11::bytea[], $12::bytea[], $13::text[])";
+        let sql = format!(
+            "INSERT INTO events (run, seq, kind, at, caller_at, epoch, late, format, tag,
+              append_id, digest, body, stored_at)
+            SELECT $1::int8, e.*, greatest({CLOCK}, $13::int8)
+            FROM unnest($2::int8[], $3::text[], $4::int8[], $5::int8[], $6::int8[],
+              $7::bool[], $8::int8[], $9::int8[], $10::text[], $11::bytea[], $12::text[]) e"
+        );
         tx.exec(
-            sql,
+            &sql,
             &[
                 &id,
                 &self.seq,
@@ -492,8 +484,8 @@ impl Columns {
                 &self.tag,
                 &self.append_id,
                 &self.digest,
-                &self.body_digest,
                 &self.body,
+                &tx.shared.clock.floor(),
             ],
         )
         .await?;
@@ -521,7 +513,8 @@ pub(super) async fn insert_blobs(
     Ok(())
 }
 
-/// Writes a blob, or touches the one that is there, so that nobody who collects takes it meanwhile.
+/// Writes a blob, or refers to the one that is there, so that nobody who collects takes it meanwhile. Many runs
+/// may hold the same one: nobody waits for the other.
 pub(super) async fn insert_blob(
     tx: &Tx,
     id: i64,
@@ -529,22 +522,29 @@ pub(super) async fn insert_blob(
     previous: Option<&Digest>,
 ) -> Result<(), Halt> {
     let sql = "INSERT INTO blobs (digest, previous, bytes) VALUES ($1, $2, $3)
-        ON CONFLICT (digest) DO UPDATE SET touched_at = excluded.touched_at";
+        ON CONFLICT (digest) DO NOTHING";
     let digest = blob.digest();
+    let named = digest.as_bytes().as_slice();
     let previous = previous.map(|digest| digest.as_bytes().as_slice());
-    tx.exec(
-        sql,
-        &[&digest.as_bytes().as_slice(), &previous, &&blob.bytes()[..]],
-    )
-    .await?;
+    let new = tx
+        .exec(sql, &[&named, &previous, &&blob.bytes()[..]])
+        .await?;
+    if new == 0 && previous.is_some() {
+        // One that came ahead of its event did not say what it follows.
+        let sql = "UPDATE blobs SET previous = $2 WHERE digest = $1 AND previous IS NULL";
+        tx.exec(sql, &[&named, &previous]).await?;
+    }
     refer(tx, id, &digest).await
 }
 
 /// Keeps a blob alive for a run.
 pub(super) async fn refer(tx: &Tx, id: i64, digest: &Digest) -> Result<(), Halt> {
-    // Whoever would delete it waits, and sees the reference then.
-    let sql = "SELECT 1 FROM blobs WHERE digest = $1 FOR SHARE";
-    tx.opt(sql, &[&digest.as_bytes().as_slice()]).await?;
+    // Whoever would delete it waits, and sees the reference then. What is gone by now is looked at anew.
+    let sql = "SELECT 1 FROM blobs WHERE digest = $1 FOR KEY SHARE";
+    let held = tx.opt(sql, &[&digest.as_bytes().as_slice()]).await?;
+    if held.is_none() {
+        return Err(Halt::Again);
+    }
     let sql = "INSERT INTO blob_refs (run, digest) VALUES ($1, $2) ON CONFLICT DO NOTHING";
     tx.exec(sql, &[&id, &digest.as_bytes().as_slice()]).await?;
     Ok(())

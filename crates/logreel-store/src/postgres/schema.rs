@@ -4,8 +4,8 @@
 //! - `runs` is wide and written rarely; `live` is narrow and written by every append, and has a row
 //!   for each run that has not ended or whose lease was not given back yet. When a run leaves `live`,
 //!   the head it had there moves to `runs`.
-//! - `events.stored_at` is the database's own clock, and puts the events of all runs in an order; it is no
-//!   cursor by itself, because what was stamped first may be seen later (see `news`).
+//! - `events.stored_at` is the database's own clock, and puts the events of all runs in an order; within a run it
+//!   never falls. It is no cursor by itself, because what was stamped first may be seen later (see `news`).
 //! - The first event of every append has a `tag` or an `append_id`, the others have neither: this is
 //!   how the answer to an append is found again.
 //! - Texts that are compared or ordered are in the "C" collation: bytes, as everywhere else.
@@ -19,16 +19,19 @@ use super::writer::Tx;
 use crate::Error;
 
 /// Changes with the tables: the number of the last migration.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 
 /// The database's clock in our unit.
 pub(super) const CLOCK: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::int8";
 
 /// What each migration brings, for people.
-pub(super) const BRINGS: [&str; VERSION as usize] =
-    ["runs, events and all that they need", "tokens of servers"];
+pub(super) const BRINGS: [&str; VERSION as usize] = [
+    "runs, events and all that they need",
+    "tokens of servers",
+    "an order of all events that no import and no clock disturbs",
+];
 
-const MIGRATIONS: [&str; VERSION as usize] = [FIRST, TOKENS];
+const MIGRATIONS: [&str; VERSION as usize] = [FIRST, TOKENS, STAMPS];
 
 const FIRST: &str = r#"
 CREATE TABLE runs (
@@ -175,6 +178,21 @@ const TOKENS: &str = r#"
 CREATE TABLE tokens (
   id text COLLATE "C" PRIMARY KEY, made int8 GENERATED ALWAYS AS IDENTITY, token text NOT NULL
 );
+"#;
+
+const STAMPS: &str = r#"
+-- Of imported events null: theirs is in `imported`.
+ALTER TABLE events ALTER stored_at DROP NOT NULL, ALTER stored_at DROP DEFAULT;
+-- Which events were imported, and when that could be seen; null until someone has seen it.
+CREATE TABLE imported (
+  run int8 NOT NULL, after int8 NOT NULL, last int8 NOT NULL, stored_at int8, PRIMARY KEY (run, last)
+);
+CREATE INDEX imported_stored ON imported (stored_at);
+-- The stamp of the latest event, below which the next one's does not fall.
+ALTER TABLE live ADD stored_at int8 NOT NULL DEFAULT 0;
+UPDATE live SET stored_at = coalesce((SELECT max(stored_at) FROM events WHERE run = live.run), 0);
+-- What nobody refers to goes at once, under a lock of its row.
+ALTER TABLE blobs DROP touched_at;
 "#;
 
 /// How often a race for the table of migrations is run again.

@@ -11,6 +11,7 @@ use logreel_core::{
 use super::append::Quick;
 use super::open::PostgresStore;
 use super::owners::Life;
+use super::pulse::Beaten;
 use super::{
     append, command, create, delete, erase, fork, import, lease, list, news, read, rows, stage,
 };
@@ -90,9 +91,20 @@ impl RunStore for PostgresStore {
     async fn import(&self, import: Import) -> Result<Entry, ImportError> {
         let shared = self.shared().clone();
         self.run(async move {
-            shared
+            let place = shared.imports.acquire().await;
+            let _place = place.map_err(|error| Error::Bug(error.to_string()))?;
+            let stamp = || shared.reading(|tx| async move { news::stamp_imports(&tx).await });
+            // What was imported of the run before is told before.
+            stamp().await.map_err(ImportError::Store)?;
+            let entry = shared
                 .transact_once(|tx| async move { import::import(&tx, import).await })
-                .await
+                .await?;
+            let stamped: Result<(), Error> = stamp().await;
+            if let Err(error) = stamped {
+                // Whoever asks for news does it.
+                tracing::debug!("an import is not stamped yet: {error}");
+            }
+            Ok(entry)
         })
         .await
     }
@@ -231,6 +243,7 @@ impl RunStore for PostgresStore {
         let folder = self.shared().owners.hold(owner)?;
         let work = (owner.clone(), folder);
         writing!(self, work = work, |tx| lease::join(&tx, &work.0, &work.1))?;
+        self.shared().owners.joins(owner);
         // Each in a transaction of its own, so that nobody waits for all that dead owners held.
         let owners: Vec<(Owner, Life)> = reading!(self, |tx| lease::owners(&tx))?;
         for found in owners {
@@ -244,10 +257,21 @@ impl RunStore for PostgresStore {
     }
 
     async fn beat(&self, owner: OwnerId) -> Result<(), Error> {
-        reading!(self, |tx| lease::beat(&tx, owner))
+        match self.shared().pulse.beat(owner).await? {
+            Beaten::Heard => Ok(()),
+            // Forgotten by others while it was asleep: it is there again.
+            Beaten::Unknown => match self.shared().owners.is_joined(owner) {
+                Some(owner) => self.join(&owner).await,
+                None => {
+                    let what = format!("owner {owner} drives runs but did not join");
+                    Err(Error::Bug(what))
+                }
+            },
+        }
     }
 
     async fn leave(&self, owner: OwnerId) -> Result<(), Error> {
+        self.shared().owners.left(owner);
         writing!(self, owner = owner, |tx| lease::leave(&tx, *owner))?;
         self.shared().owners.let_go(owner);
         Ok(())
@@ -286,11 +310,10 @@ impl RunStore for PostgresStore {
 
     async fn close_session(&self, session: &Session) -> Result<(), Error> {
         let session = rows::plain(session.as_str());
-        reading!(self, |tx| async {
-            let sql = "INSERT INTO closed (session) VALUES ($1) ON CONFLICT DO NOTHING";
-            tx.exec(sql, &[&session]).await?;
-            Ok(())
-        })
+        // No run's number.
+        let place = -1 - (self.shared().env.random_u64() >> 1).cast_signed();
+        let work = (session, place);
+        writing!(self, work = work, |tx| create::close(&tx, &work.0, work.1))
     }
 
     async fn delete(&self, run: &RunId) -> Result<(), Error> {

@@ -1,4 +1,5 @@
-//! Hearing what other processes write, by looking: no notification is needed, and none is lost.
+//! Hearing what other processes write, by looking: no notification is needed (`bell` makes it quicker), and none
+//! is lost.
 //!
 //! One task for a store looks, while someone listens, at the narrow rows of the runs that are listened for, and
 //! rings for those that are not as they were. Whoever listens to all runs is told when the latest event is
@@ -13,16 +14,19 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use super::failure::Halt;
+use super::news;
 use super::open::Shared;
 use super::rows;
 use super::writer::{Tx, pause};
 use crate::Error;
 
 const EVERY: Duration = Duration::from_millis(20);
+/// The same while others ring (`bell`): only what rang in vain is found so.
+const EVERY_BESIDE_BELL: Duration = Duration::from_millis(100);
 /// How long a poller that cannot read waits before it tries again.
 const AFTER_FAILURE: Duration = Duration::from_millis(500);
-/// Looks between two rings for everyone who listens to all runs.
-const ANY: u32 = 50;
+/// How long those who listen to all runs may go without a ring.
+const ANY: Duration = Duration::from_secs(1);
 
 /// The poller of a store, started when someone listens.
 pub(super) struct Tail {
@@ -44,6 +48,9 @@ impl Tail {
 
     /// Someone listens from now on.
     pub fn wake(&self) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.bell.listen();
+        }
         self.started.call_once(|| {
             self.handle
                 .spawn(poll(self.shared.clone(), self.wanted.clone()));
@@ -59,7 +66,8 @@ type Seen = HashMap<RunId, String>;
 struct Ear {
     runs: Seen,
     last: Option<i64>,
-    looks: u32,
+    /// How long those who listen to all runs have heard no ring.
+    quiet: Duration,
 }
 
 async fn poll(shared: Weak<Shared>, wanted: Arc<Notify>) {
@@ -80,14 +88,21 @@ async fn poll(shared: Weak<Shared>, wanted: Arc<Notify>) {
             .reading(|tx| async move { listen(&tx, before).await })
             .await;
         match heard {
-            Ok(heard) => {
+            Ok(mut heard) => {
                 if is_new {
                     // Whoever began to listen while we slept may have missed a ring.
                     shared.bells.ring_all();
                 }
+                let every = match shared.bell.is_heard() {
+                    true => EVERY_BESIDE_BELL,
+                    false => EVERY,
+                };
+                heard.quiet += every;
                 ear = Some(heard);
-                drop(shared);
-                pause(EVERY).await;
+                tokio::select! {
+                    () = pause(every) => {}
+                    () = shared.look.notified() => {}
+                }
             }
             Err(error) => {
                 tracing::warn!("other processes are not heard for now: {error}");
@@ -104,7 +119,7 @@ async fn listen(tx: &Tx, before: Ear) -> Result<Ear, Halt> {
     let mut now = Ear {
         runs: Seen::with_capacity(listened.len()),
         last: before.last,
-        looks: before.looks + 1,
+        quiet: before.quiet,
     };
     if !listened.is_empty() {
         let names: Vec<String> = listened.iter().map(RunId::to_string).collect();
@@ -124,10 +139,9 @@ async fn listen(tx: &Tx, before: Ear) -> Result<Ear, Halt> {
             }
         }
     }
-    let last = tx.one("SELECT max(stored_at) FROM events", &[]).await?;
-    now.last = last.try_get(0)?;
-    if now.last != before.last || now.looks >= ANY {
-        now.looks = 0;
+    now.last = news::last(tx).await?;
+    if now.last != before.last || before.quiet >= ANY {
+        now.quiet = Duration::ZERO;
         bells.ring_any();
     }
     Ok(now)

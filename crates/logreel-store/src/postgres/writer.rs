@@ -1,6 +1,8 @@
 //! Writing: transactions, and quick appends of many runs sent as one.
 
 use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -10,6 +12,7 @@ use logreel_core::{RunId, Seq};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio_postgres::Row;
+use tokio_postgres::binary_copy::BinaryCopyInWriter;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::connect;
@@ -20,8 +23,11 @@ use crate::Error;
 
 /// How often a transaction that had to give way is done again.
 const TRIES: u32 = 12;
-/// The longest that a transaction, or a read, may take before its connection is given up.
-const LONGEST: Duration = Duration::from_secs(15);
+/// The longest that a transaction, or a read, may take before its connection is given up. With its commit, and
+/// with what a server still does that has not noticed, it stays below half of `news::GUARD`.
+pub(super) const LONGEST: Duration = Duration::from_secs(8);
+/// How a transaction begins, whatever the database's default is.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 /// Appends in one statement, and appends that wait for one.
 const BATCH: usize = 128;
 const QUEUE: usize = 1024;
@@ -34,9 +40,23 @@ pub(super) type Params<'a> = [&'a (dyn ToSql + Sync)];
 
 /// A connection at work, inside a transaction or for reading.
 pub(super) struct Tx {
-    client: Object,
+    /// Gone only while it is dropped.
+    client: Option<Object>,
     pub shared: Arc<Shared>,
     rings: Mutex<Vec<Ring>>,
+    /// The connection is in the middle of something. Whoever panics or is dropped there leaves it so, and the
+    /// connection is closed instead of given to the next.
+    busy: AtomicBool,
+}
+
+impl Drop for Tx {
+    fn drop(&mut self) {
+        if self.busy.load(Ordering::SeqCst)
+            && let Some(client) = self.client.take()
+        {
+            drop(Object::take(client));
+        }
+    }
 }
 
 /// What is told to those who listen once it is committed.
@@ -49,10 +69,21 @@ enum Ring {
 impl Tx {
     pub fn new(client: Object, shared: Arc<Shared>) -> Self {
         Self {
-            client,
+            client: Some(client),
             shared,
             rings: Mutex::default(),
+            busy: AtomicBool::new(false),
         }
+    }
+
+    fn client(&self) -> &Object {
+        let client = self.client.as_ref();
+        client.expect("a connection is there until it is dropped")
+    }
+
+    /// Whether the connection is in the middle of something from now on.
+    fn set_busy(&self, busy: bool) {
+        self.busy.store(busy, Ordering::SeqCst);
     }
 
     pub async fn query(
@@ -60,8 +91,8 @@ impl Tx {
         sql: &str,
         params: &Params<'_>,
     ) -> Result<Vec<Row>, tokio_postgres::Error> {
-        let statement = self.client.prepare_cached(sql).await?;
-        self.client.query(&statement, params).await
+        let statement = self.client().prepare_cached(sql).await?;
+        self.client().query(&statement, params).await
     }
 
     /// The same, planned anew for these values: which index is the right one may depend on them.
@@ -70,7 +101,7 @@ impl Tx {
         sql: &str,
         params: &[(&(dyn ToSql + Sync), Type)],
     ) -> Result<Vec<Row>, tokio_postgres::Error> {
-        self.client.query_typed(sql, params).await
+        self.client().query_typed(sql, params).await
     }
 
     pub async fn opt(
@@ -78,23 +109,33 @@ impl Tx {
         sql: &str,
         params: &Params<'_>,
     ) -> Result<Option<Row>, tokio_postgres::Error> {
-        let statement = self.client.prepare_cached(sql).await?;
-        self.client.query_opt(&statement, params).await
+        let statement = self.client().prepare_cached(sql).await?;
+        self.client().query_opt(&statement, params).await
     }
 
     pub async fn one(&self, sql: &str, params: &Params<'_>) -> Result<Row, tokio_postgres::Error> {
-        let statement = self.client.prepare_cached(sql).await?;
-        self.client.query_one(&statement, params).await
+        let statement = self.client().prepare_cached(sql).await?;
+        self.client().query_one(&statement, params).await
     }
 
     pub async fn exec(&self, sql: &str, params: &Params<'_>) -> Result<u64, tokio_postgres::Error> {
-        let statement = self.client.prepare_cached(sql).await?;
-        self.client.execute(&statement, params).await
+        let statement = self.client().prepare_cached(sql).await?;
+        self.client().execute(&statement, params).await
+    }
+
+    /// Rows that stream into a table, in the binary form. One that is dropped before its end is taken back.
+    pub async fn copy_in(
+        &self,
+        sql: &str,
+        types: &[Type],
+    ) -> Result<Pin<Box<BinaryCopyInWriter>>, tokio_postgres::Error> {
+        let sink = self.client().copy_in(sql).await?;
+        Ok(Box::pin(BinaryCopyInWriter::new(sink, types)))
     }
 
     /// Statements without parameters.
     pub async fn batch(&self, sql: &str) -> Result<(), tokio_postgres::Error> {
-        self.client.batch_execute(sql).await
+        self.client().batch_execute(sql).await
     }
 
     /// The run's log will reach `head`.
@@ -102,7 +143,7 @@ impl Tx {
         self.rings().push(Ring::Appended(run, head));
     }
 
-    /// Something else about the run will have changed. Others find it by looking (see `tail`).
+    /// Something else about the run will have changed.
     pub fn ring_everywhere(&self, run: RunId) {
         self.rings().push(Ring::Changed(run));
     }
@@ -122,17 +163,13 @@ impl Tx {
     fn tell(&self) {
         for ring in self.rings().drain(..) {
             match ring {
-                Ring::Appended(run, head) => self.shared.bells.ring_appended(&run, head),
-                Ring::Changed(run) => self.shared.bells.ring(&run),
+                Ring::Appended(run, head) => self.shared.ring_appended(run, head),
+                Ring::Changed(run) => {
+                    self.shared.bells.ring(&run);
+                    self.shared.bell.ring(run);
+                }
             }
         }
-    }
-}
-
-/// The connection is in a state that nobody knows: it is closed, and not given to anyone else.
-fn give_up(tx: Arc<Tx>) {
-    if let Some(tx) = Arc::into_inner(tx) {
-        drop(Object::take(tx.client));
     }
 }
 
@@ -145,12 +182,13 @@ impl Shared {
     {
         let client = connect::get(&self.pool).await?;
         let tx = Arc::new(Tx::new(client, self.clone()));
+        tx.set_busy(true);
         match tokio::time::timeout(LONGEST, work(tx.clone())).await {
-            Ok(answer) => answer.map_err(Halt::told),
-            Err(_) => {
-                give_up(tx);
-                Err(too_long().into())
+            Ok(answer) => {
+                tx.set_busy(false);
+                answer.map_err(Halt::told)
             }
+            Err(_) => Err(too_long().into()),
         }
     }
 
@@ -202,8 +240,10 @@ impl Shared {
     {
         let client = connect::get(&self.pool).await?;
         let tx = Arc::new(Tx::new(client, self.clone()));
+        // Until the transaction is known to be over.
+        tx.set_busy(true);
         let worked = async {
-            tx.batch("BEGIN").await?;
+            tx.batch(BEGIN).await?;
             work(tx.clone()).await
         };
         let worked = match longest {
@@ -212,22 +252,19 @@ impl Shared {
         };
         let Ok(worked) = worked else {
             tx.take_back();
-            give_up(tx);
             return Err(too_long().into());
         };
         match worked {
             Ok(done) => {
                 let commit = tokio::time::timeout(LONGEST, tx.batch("COMMIT")).await;
                 match commit {
-                    Ok(Ok(())) => {}
+                    Ok(Ok(())) => tx.set_busy(false),
                     Ok(Err(error)) if was_answered(&error) => {
                         tx.take_back();
-                        give_up(tx);
                         return Err(Halt::Database(error));
                     }
                     lost => {
                         tx.take_back();
-                        give_up(tx);
                         let what = match lost {
                             Ok(Err(error)) => failed(error).to_string(),
                             _ => "the database did not answer in time".to_owned(),
@@ -241,8 +278,8 @@ impl Shared {
             Err(halt) => {
                 tx.take_back();
                 let back = tokio::time::timeout(LONGEST, tx.batch("ROLLBACK")).await;
-                if !matches!(back, Ok(Ok(()))) {
-                    give_up(tx);
+                if matches!(back, Ok(Ok(()))) {
+                    tx.set_busy(false);
                 }
                 Err(halt)
             }
@@ -254,6 +291,12 @@ impl Shared {
         let most = 2_000 * u64::from(tries);
         let micros = 200 + self.env.random_u64() % most;
         pause(Duration::from_micros(micros)).await;
+    }
+
+    /// The run's log was appended to and now reaches `head`, and it is committed.
+    pub fn ring_appended(&self, run: RunId, head: Seq) {
+        self.bells.ring_appended(&run, head);
+        self.bell.ring(run);
     }
 
     pub fn tips(&self) -> std::sync::MutexGuard<'_, crate::tips::Tips> {

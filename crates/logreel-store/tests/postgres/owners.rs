@@ -1,0 +1,184 @@
+//! Who lives: by beats, by the database's clock, and by locks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use logreel_core::{Epoch, Seq, Timestamp};
+use logreel_store::postgres::Options;
+use logreel_store::sqlite::this_host;
+use logreel_store::{ClaimOutcome, Env, Owner, OwnerId, PostgresStore, RunStore, SystemEnv};
+use tempfile::TempDir;
+
+use crate::world::{Pen, admin, in_schema, options, server, stranger, wait_for_blocked};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_owner_lives_without_its_lock_file_on_postgres() {
+    let (url, _) = in_schema(&server());
+    let locks = TempDir::new().unwrap();
+    let store = PostgresStore::open(&url, options(&locks)).await.unwrap();
+    let other = PostgresStore::open(&url, options(&locks)).await.unwrap();
+    let (host, host_name) = this_host();
+    let owner = Owner {
+        id: OwnerId(SystemEnv.random_u64()),
+        host,
+        host_name,
+        pid: std::process::id(),
+    };
+    let lock = locks.path().join(owner.id.to_string());
+    let pen = Pen::of(store, owner).await;
+    let is_alive = async || {
+        let entry = other.entry(&pen.run).await.expect("an entry");
+        entry.driver.expect("it is driven").alive
+    };
+    assert!(is_alive().await);
+    // Someone cleans the temporary folder: that says nothing about its process.
+    std::fs::remove_file(&lock).unwrap();
+    assert!(is_alive().await, "it beats");
+    // A file whose lock can be taken does.
+    std::fs::write(&lock, "").unwrap();
+    assert!(!is_alive().await, "its lock is free");
+}
+
+/// A host whose clocks are wrong.
+struct Skewed(i64);
+
+impl Env for Skewed {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(SystemEnv.now().as_micros() + self.0 * 1_000_000)
+    }
+
+    fn monotonic(&self) -> Duration {
+        let days = Duration::from_secs(1_000_000);
+        let moved = (SystemEnv.monotonic() + days).as_micros() as i64 + self.0 * 1_000_000;
+        Duration::from_micros(moved.unsigned_abs())
+    }
+
+    fn random(&self, bytes: &mut [u8]) {
+        SystemEnv.random(bytes);
+    }
+
+    fn sleep(
+        &self,
+        duration: Duration,
+    ) -> std::pin::Pin<Box<dyn std::future::Future<Output = ()> + Send>> {
+        SystemEnv.sleep(duration)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_ends_by_the_clock_of_the_database_on_postgres() {
+    let (url, schema) = in_schema(&server());
+    let locks = TempDir::new().unwrap();
+    let lease = Duration::from_secs(3);
+    let open = async |seconds: i64| {
+        let options = Options {
+            env: Arc::new(Skewed(seconds)),
+            lease,
+            ..options(&locks)
+        };
+        PostgresStore::open(&url, options).await.unwrap()
+    };
+    // Minutes off, each to its side.
+    let (early, late) = (open(-600).await, open(600).await);
+    let mut pen = Pen::new(open(300).await).await;
+    pen.store.beat(pen.owner).await.expect("a beat");
+    let is_alive = async |store: &PostgresStore| {
+        let entry = store.entry(&pen.run).await.expect("an entry");
+        entry.driver.expect("it is driven").alive
+    };
+    assert!(is_alive(&early).await && is_alive(&late).await, "it beats");
+    let began = SystemEnv.monotonic();
+    while is_alive(&early).await || is_alive(&late).await {
+        let waited = SystemEnv.monotonic() - began;
+        assert!(waited < Duration::from_secs(20), "it never ends");
+        SystemEnv.sleep(Duration::from_millis(5)).await;
+    }
+    let sql = format!(
+        "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::int8 - max(beat_at)
+         FROM {schema}.owners"
+    );
+    let silent: i64 = admin().await.query_one(&sql, &[]).await.unwrap().get(0);
+    let lease = lease.as_micros() as i64;
+    assert!((lease..4 * lease).contains(&silent), "{silent} of {lease}");
+    // One that ran out and was not taken still appends, at the database's time.
+    pen.write("later").await.expect("it lands");
+    let page = pen.store.events(&pen.run, Seq(2), 1).await.expect("a page");
+    let off = page.items[0].at.as_micros() - SystemEnv.now().as_micros();
+    assert!(off.abs() < 30_000_000, "{off}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_beat_is_heard_while_all_connections_wait_on_postgres() {
+    let (url, schema) = in_schema(&server());
+    let locks = TempDir::new().unwrap();
+    let few = Options {
+        connections: 2,
+        lease: Duration::from_secs(4),
+        ..options(&locks)
+    };
+    let store = PostgresStore::open(&url, few).await.unwrap();
+    let pen = Arc::new(Pen::new(store).await);
+    let admin = admin().await;
+    let lock = format!("BEGIN; LOCK TABLE {schema}.live IN ACCESS EXCLUSIVE MODE");
+    admin.batch_execute(&lock).await.unwrap();
+    let reading = (0..8).map(|_| {
+        let pen = pen.clone();
+        tokio::spawn(async move { pen.store.entry(&pen.run).await })
+    });
+    let reading: Vec<_> = reading.collect();
+    wait_for_blocked(&admin, 2).await;
+    let began = SystemEnv.monotonic();
+    pen.store.beat(pen.owner).await.expect("it is heard");
+    let took = SystemEnv.monotonic() - began;
+    assert!(
+        took < Duration::from_secs(1),
+        "a quarter of the lease: {took:?}"
+    );
+    admin.batch_execute("ROLLBACK").await.unwrap();
+    for read in reading {
+        read.await.unwrap().expect("it is read");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_owner_that_was_forgotten_is_there_again_with_its_next_beat_on_postgres() {
+    let (url, schema) = in_schema(&server());
+    let locks = TempDir::new().unwrap();
+    let store = PostgresStore::open(&url, options(&locks)).await.unwrap();
+    let pen = Pen::new(store).await;
+    pen.store
+        .release(&pen.run, Epoch(1))
+        .await
+        .expect("a release");
+    let admin = admin().await;
+    let away = async |hours: i64| {
+        let sql =
+            format!("UPDATE {schema}.owners SET beat_at = beat_at - {hours} * 3600000000::int8");
+        admin.batch_execute(&sql).await.unwrap();
+        let other = PostgresStore::open(&url, options(&locks)).await.unwrap();
+        let owner = stranger();
+        other.join(&owner).await.expect("it joins, and sweeps");
+        other.leave(owner.id).await.expect("it leaves");
+    };
+    // Cut off for some hours it is only silent.
+    away(20).await;
+    let claimed = pen.store.claim(&pen.run, pen.owner).await;
+    assert!(
+        matches!(claimed, Ok(ClaimOutcome::Claimed(_))),
+        "{claimed:?}"
+    );
+    pen.store
+        .release(&pen.run, Epoch(2))
+        .await
+        .expect("a release");
+    away(20).await;
+    let count = format!("SELECT count(*) FROM {schema}.owners");
+    let known: i64 = admin.query_one(&count, &[]).await.unwrap().get(0);
+    assert_eq!(known, 0, "after a day it is forgotten");
+    pen.store.beat(pen.owner).await.expect("it is there again");
+    let claimed = pen.store.claim(&pen.run, pen.owner).await;
+    assert!(
+        matches!(claimed, Ok(ClaimOutcome::Claimed(_))),
+        "{claimed:?}"
+    );
+}
