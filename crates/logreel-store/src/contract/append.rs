@@ -786,6 +786,11 @@ pub async fn context_nodes_stay_while_a_later_run_goes_on_from_them(harness: &dy
             blobs: vec![node.clone()],
             ..first.append(vec![Draft::new(added)])
         };
+        if index == 1 {
+            // What a node follows is known with its event, also when its bytes came ahead.
+            let staged = world.store.stage(&first.run, node.clone()).await;
+            staged.expect("it is kept");
+        }
         first.send(append).await.expect("it lands");
         nodes.push(node);
     }

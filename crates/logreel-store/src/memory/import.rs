@@ -177,6 +177,8 @@ impl State {
             previous,
             runs,
         });
+        kept.previous = kept.previous.or(previous);
         kept.runs.insert(run);
+        self.staged.remove(&(run, blob.digest()));
     }
 }

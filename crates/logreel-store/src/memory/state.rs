@@ -186,6 +186,8 @@ impl State {
                 previous,
                 runs,
             });
+            // One that came ahead of its event did not say what it follows.
+            kept.previous = kept.previous.or(previous);
             kept.runs.insert(run);
             self.staged.remove(&(run, blob.digest()));
         }

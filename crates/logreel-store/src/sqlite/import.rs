@@ -161,7 +161,7 @@ fn take_events(
                 previous.as_ref().map(|digest| digest.as_bytes().as_slice()),
                 &**blob.bytes(),
             ])?;
-        rows::refer(tx.conn, id, &blob.digest())?;
+        rows::name(tx.conn, id, &blob.digest(), previous.as_ref())?;
     }
     taking.finish().map_err(Halt::Refused)
 }

@@ -458,10 +458,28 @@ pub(super) fn insert_blobs(
             parts.shares,
             parts.bytes,
         ])?;
-        refer(conn, id, &blob.digest())?;
-        conn.prepare_cached("DELETE FROM staged WHERE run = ?1 AND digest = ?2")?
-            .execute(params![id, blob.digest().as_bytes().as_slice()])?;
+        name(conn, id, &blob.digest(), previous.as_ref())?;
     }
+    Ok(())
+}
+
+/// An event of the run names a blob that is there. One that came ahead of its event did not say what it
+/// follows, and is no longer dropped after its hour.
+pub(super) fn name(
+    conn: &Connection,
+    id: i64,
+    digest: &Digest,
+    previous: Option<&Digest>,
+) -> rusqlite::Result<()> {
+    refer(conn, id, digest)?;
+    let digest = digest.as_bytes().as_slice();
+    if let Some(previous) = previous {
+        let sql = "UPDATE blobs SET previous = ?2 WHERE digest = ?1 AND previous IS NULL";
+        conn.prepare_cached(sql)?
+            .execute(params![digest, previous.as_bytes().as_slice()])?;
+    }
+    conn.prepare_cached("DELETE FROM staged WHERE run = ?1 AND digest = ?2")?
+        .execute(params![id, digest])?;
     Ok(())
 }
 
