@@ -24,6 +24,8 @@ const BETWEEN: Duration = Duration::from_millis(4);
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// Runs in one ring: a notification has at most 8000 bytes. Of more it says only that there are.
 const NAMED: usize = 150;
+/// Rings that wait to be heard here.
+const HEARD: usize = 256;
 /// Stands for runs that are not named.
 const MANY: &str = "*";
 
@@ -160,7 +162,7 @@ async fn wait(shared: &Weak<Shared>) -> bool {
 
 /// Rings and listens on one connection, until it is lost.
 async fn serve(shared: &Weak<Shared>, connector: &Connector) -> Result<(), Error> {
-    let (sender, mut heard) = mpsc::unbounded_channel();
+    let (sender, mut heard) = mpsc::channel(HEARD);
     let (client, driver) = connector.connect(Some(sender)).await?;
     tokio::spawn(driver);
     // One for each schema of the database that holds a store.

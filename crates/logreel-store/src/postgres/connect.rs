@@ -13,7 +13,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_platform_verifier::BuilderVerifierExt;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 use tokio_postgres::{AsyncMessage, Client, Config, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -206,7 +206,7 @@ impl Connector {
     /// to `heard`.
     pub async fn connect(
         &self,
-        heard: Option<mpsc::UnboundedSender<String>>,
+        heard: Option<mpsc::Sender<String>>,
     ) -> Result<(Client, Driver), Error> {
         let (client, mut driver) = match &self.tls {
             None => {
@@ -241,7 +241,7 @@ fn reached(error: tokio_postgres::Error) -> Error {
 
 fn drive<S, T>(
     mut connection: tokio_postgres::Connection<S, T>,
-    heard: Option<mpsc::UnboundedSender<String>>,
+    heard: Option<mpsc::Sender<String>>,
 ) -> Driver
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -251,8 +251,10 @@ where
         loop {
             match poll_fn(|context| connection.poll_message(context)).await {
                 Some(Ok(AsyncMessage::Notification(note))) => {
+                    // Whoever does not keep up finds the rest by looking.
                     if let Some(heard) = &heard
-                        && heard.send(note.payload().to_owned()).is_err()
+                        && let Err(TrySendError::Closed(_)) =
+                            heard.try_send(note.payload().to_owned())
                     {
                         return;
                     }

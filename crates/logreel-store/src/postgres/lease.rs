@@ -7,7 +7,7 @@ use logreel_core::{Digest, Epoch, FORMAT, RunId, Timestamp};
 use super::append::{Landed, Landing, land, retire, settle};
 use super::failure::Halt;
 use super::limit;
-use super::owners::{Life, OWNER, beat_now};
+use super::owners::{Life, OWNER, beat_now, now_or};
 use super::rows::{self, Before, Mark, Stored};
 use super::writer::Tx;
 use crate::tip::prepare;
@@ -41,12 +41,19 @@ pub(super) async fn join(tx: &Tx, owner: &Owner, folder: &str) -> Result<(), Hal
     Ok(())
 }
 
-/// Which owners are known, and what of their lives.
+/// The owners that a sweep may find something of, and what is known of their lives. Those of other hosts, and
+/// clients, that hold nothing are left alone until their time is over: there may be many of them.
 pub(super) async fn owners(tx: &Tx) -> Result<Vec<(Owner, Life)>, Halt> {
-    let sql = format!("SELECT {OWNER} FROM owners o WHERE $1::int8 IS NULL ORDER BY o.id");
+    let sql = format!(
+        "SELECT {OWNER} FROM owners o WHERE o.gone OR o.host = $1
+           OR {} - o.beat_at >= {FORGOTTEN}
+           OR EXISTS (SELECT 1 FROM live WHERE owner = o.id)
+           OR EXISTS (SELECT 1 FROM lapsed WHERE owner = o.id)
+         ORDER BY o.id",
+        now_or("$2")
+    );
     let now = tx.shared.clock.lease_now();
-    let none: Option<i64> = None;
-    let found = tx.query(&sql, &[&none, &now]).await?;
+    let found = tx.query(&sql, &[&tx.shared.owners.host(), &now]).await?;
     let read = |row| tx.shared.owners.read(row, 0);
     found.iter().map(read).collect()
 }

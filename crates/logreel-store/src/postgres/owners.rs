@@ -82,6 +82,11 @@ impl Owners {
         self.locks.folder()
     }
 
+    /// This host's id.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
     /// Whether the owner is a process of this host.
     pub fn is_here(&self, owner: &Owner) -> bool {
         owner.host == self.host
@@ -182,7 +187,12 @@ pub(super) const OWNER: &str = "o.id, o.host, o.host_name, o.pid, o.gone, o.fold
 
 /// What a beat is written as; `$1` as `$2` above.
 pub(super) fn beat_now() -> String {
-    format!("coalesce($1::int8, {CLOCK})")
+    now_or("$1")
+}
+
+/// What leases are compared with: this parameter, or the database's clock.
+pub(super) fn now_or(parameter: &str) -> String {
+    format!("coalesce({parameter}::int8, {CLOCK})")
 }
 
 /// SEMANTICS 20: in the user's runtime folder, else in a folder of the user under the temporary one.
