@@ -34,8 +34,9 @@ const LATELY: i64 = 2_000_000;
 const MARK: &str = "p2";
 /// Runs in a cursor: it travels in a header of HTTP.
 const RUNS: usize = 300;
-/// Places with more runs that this process remembers.
+/// Places with more runs that this process remembers, and how many runs they have in all: some 30 MB.
 const REMEMBERED: usize = 64;
+const REMEMBERED_RUNS: usize = 500_000;
 
 /// Up to where all runs were read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -120,8 +121,13 @@ impl Places {
         }
         let cursor = Cursor(format!("{}{name:x}", cursor.0));
         let mut places = self.lock();
-        if places.len() >= REMEMBERED {
-            places.pop_front();
+        let mut runs: usize = places.iter().map(|(_, place)| place.seen.len()).sum();
+        // The latest is kept however large it is: someone will go on from it.
+        while runs + place.seen.len() > REMEMBERED_RUNS || places.len() >= REMEMBERED {
+            match places.pop_front() {
+                Some((_, oldest)) => runs -= oldest.seen.len(),
+                None => break,
+            }
         }
         places.push_back((cursor.clone(), place));
         cursor
@@ -303,6 +309,11 @@ mod tests {
         let cursor = places.keep(place.clone(), 7);
         assert!(cursor.0.len() < 100, "{cursor:?}");
         assert_eq!(places.find(&cursor), Some(place.clone()));
+        for name in 0..20 {
+            places.keep(place.clone(), name);
+        }
+        assert_eq!(places.lock().len(), 5, "what is remembered is bounded");
+        assert_eq!(places.find(&cursor).map(|it| it.seen.len()), Some(0));
         // Elsewhere nothing is left out, so that it is told again.
         let elsewhere = Places::default().find(&cursor).expect("a place");
         assert_eq!(elsewhere.settled, place.settled);
