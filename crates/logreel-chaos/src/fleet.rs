@@ -1,0 +1,330 @@
+//! Hosts and workers. A host is a process namespace with a folder of its own for the locks of owners, so that
+//! nobody on another one can see whether a worker of this one lives.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitOptions, geteuid, kill_process, wait};
+
+use crate::clock::{self, millis, now};
+use crate::yard::Yard;
+
+/// Where Debian has the library that shows a process another date.
+const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
+
+pub struct Host {
+    runtime: PathBuf,
+    /// The first process of its namespace, and who started it.
+    first: Option<(Child, Pid)>,
+}
+
+impl Host {
+    /// This one.
+    pub fn here(yard: &Yard, name: &str) -> Result<Self> {
+        let runtime = yard.path(&format!("runtime-{name}"));
+        std::fs::create_dir(&runtime)?;
+        Ok(Self {
+            runtime,
+            first: None,
+        })
+    }
+
+    /// Another one; this one when we may not make namespaces.
+    pub fn apart(yard: &Yard, name: &str) -> Result<Self> {
+        let mut host = Self::here(yard, name)?;
+        if !geteuid().is_root() {
+            println!("host {name} is this one: only root makes namespaces");
+            return Ok(host);
+        }
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--pid", "--fork", "--mount-proc", "--kill-child", "--"]);
+        unshare.arg(std::env::current_exe()?).arg("host");
+        let child = unshare
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("unshare")?;
+        let first = child_of(&child)?;
+        host.first = Some((child, first));
+        Ok(host)
+    }
+
+    pub fn is_apart(&self) -> bool {
+        self.first.is_some()
+    }
+
+    /// What is `$XDG_RUNTIME_DIR` there.
+    pub fn runtime(&self) -> &Path {
+        &self.runtime
+    }
+
+    /// Where the locks of its owners are, as the database has it.
+    pub fn locks(&self) -> PathBuf {
+        self.runtime.join("logreel")
+    }
+
+    fn command(&self, yard: &Yard) -> Command {
+        match &self.first {
+            None => Command::new(yard.program()),
+            Some((_, first)) => {
+                let mut command = Command::new("nsenter");
+                let first = first.as_raw_pid().to_string();
+                command.args(["--target", &first, "--pid", "--mount", "--"]);
+                command.arg(yard.program());
+                command
+            }
+        }
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if let Some((unshare, first)) = &mut self.first {
+            // With its first process the namespace ends, and all that is in it.
+            let ended = signal(*first, Signal::KILL).and_then(|()| Ok(unshare.wait()?));
+            if let Err(error) = ended {
+                eprintln!("logreel-chaos: a host was not stopped: {error:#}");
+            }
+        }
+    }
+}
+
+/// What the first process of a host does: it collects those whose parents are gone.
+pub fn first_process() -> Result<()> {
+    loop {
+        while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+        clock::pause(millis(50));
+    }
+}
+
+/// The only child of a process we started, once it is there.
+fn child_of(child: &Child) -> Result<Pid> {
+    let file = format!("/proc/{0}/task/{0}/children", child.id());
+    let mut found = None;
+    clock::until("a process has begun", Duration::from_secs(10), || {
+        let children = std::fs::read_to_string(&file).unwrap_or_default();
+        let first = children.split_whitespace().next();
+        found = first.and_then(|it| it.parse().ok()).and_then(Pid::from_raw);
+        Ok(found.is_some())
+    })?;
+    found.context("it has begun")
+}
+
+/// To a process of ours; one that has ended meanwhile needs none.
+pub fn signal(pid: Pid, signal: Signal) -> Result<()> {
+    match kill_process(pid, signal) {
+        Ok(()) | Err(Errno::SRCH) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A time in which a worker stood still.
+#[derive(Debug, Clone)]
+pub struct Freeze {
+    /// Which worker, and which of its lives.
+    pub worker: String,
+    pub from: Duration,
+    pub until: Duration,
+}
+
+pub struct Worker {
+    pub name: String,
+    pub host: usize,
+    store: String,
+    /// What it is told to do.
+    verb: Vec<String>,
+    skew_seconds: i64,
+    lives: u32,
+    alive: Option<Alive>,
+    pub freezes: Vec<Freeze>,
+}
+
+struct Alive {
+    /// Whom we wait for: the worker, or who brought it to its host.
+    child: Child,
+    pid: Pid,
+    frozen_since: Option<Duration>,
+}
+
+impl Worker {
+    pub fn new(name: &str, host: usize, store: String, at_once: usize) -> Self {
+        let verb = ["worker", "--concurrency", &at_once.to_string()];
+        Self::doing(name, host, store, &verb)
+    }
+
+    /// One that also answers on this port, and starts the specs of the yard.
+    pub fn server(name: &str, host: usize, store: String, port: u16) -> Self {
+        let listen = format!("127.0.0.1:{port}");
+        let verb = [
+            "serve",
+            "--listen",
+            &listen,
+            "--specs",
+            ".",
+            "--concurrency",
+            "1",
+        ];
+        Self::doing(name, host, store, &verb)
+    }
+
+    fn doing(name: &str, host: usize, store: String, verb: &[&str]) -> Self {
+        Self {
+            name: name.to_owned(),
+            host,
+            store,
+            verb: verb.iter().map(ToString::to_string).collect(),
+            skew_seconds: 0,
+            lives: 0,
+            alive: None,
+            freezes: Vec::new(),
+        }
+    }
+
+    /// From now on it thinks that it is so much later; false when nothing here can do that.
+    pub fn skew(&mut self, seconds: i64) -> bool {
+        let can = std::path::Path::new(FAKETIME).exists();
+        if can {
+            self.skew_seconds = seconds;
+        }
+        can
+    }
+
+    /// Which worker, and which of its lives.
+    pub fn life(&self) -> String {
+        format!("{}.{}", self.name, self.lives)
+    }
+
+    /// Its number, as this host counts.
+    pub fn pid(&self) -> Option<String> {
+        let alive = self.alive.as_ref()?;
+        Some(alive.pid.as_raw_pid().to_string())
+    }
+
+    pub fn is_alive(&self) -> bool {
+        self.alive.is_some()
+    }
+
+    pub fn is_frozen(&self) -> bool {
+        let alive = self.alive.as_ref();
+        alive.is_some_and(|alive| alive.frozen_since.is_some())
+    }
+
+    pub fn start(&mut self, yard: &Yard, hosts: &[Host]) -> Result<()> {
+        let host = hosts.get(self.host).context("no such host")?;
+        self.lives += 1;
+        let mut command = host.command(yard);
+        yard.prepare(&mut command, &self.store, &host.runtime, &self.life());
+        if self.skew_seconds != 0 {
+            command.env("LD_PRELOAD", FAKETIME);
+            command.env("FAKETIME", format!("{:+}", self.skew_seconds));
+            // Only the date is wrong: a second lasts as long as everywhere.
+            command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+            command.env("DONT_FAKE_MONOTONIC", "1");
+            command.env("NO_FAKE_STAT", "1");
+        }
+        let log = yard.log(&format!("{}.log", self.name))?;
+        let child = command
+            .args(&self.verb)
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()?;
+        let pid = match host.is_apart() {
+            true => child_of(&child)?,
+            false => Pid::from_child(&child),
+        };
+        self.alive = Some(Alive {
+            child,
+            pid,
+            frozen_since: None,
+        });
+        Ok(())
+    }
+
+    /// Waits until it says that it takes runs.
+    pub fn wait_until_ready(&self, yard: &Yard) -> Result<()> {
+        let log = yard.path("logs").join(format!("{}.log", self.name));
+        clock::until("a worker is ready", Duration::from_secs(30), || {
+            let said = std::fs::read_to_string(&log)?;
+            let ready = said.lines().filter(|line| line.contains("driving up to"));
+            Ok(ready.count() >= usize::try_from(self.lives)?)
+        })
+    }
+
+    /// SIGKILL; what it had started is left as it is. The time right before.
+    pub fn kill(&mut self) -> Result<Duration> {
+        let at = now();
+        self.thaw_record(at);
+        let mut alive = self.alive.take().context("it is not alive")?;
+        signal(alive.pid, Signal::KILL)?;
+        // Whoever brought it here stands still when it does.
+        signal(Pid::from_child(&alive.child), Signal::CONT)?;
+        alive.child.wait()?;
+        Ok(at)
+    }
+
+    pub fn freeze(&mut self) -> Result<()> {
+        let alive = self.alive.as_mut().context("it is not alive")?;
+        alive.frozen_since = Some(now());
+        signal(alive.pid, Signal::STOP)
+    }
+
+    pub fn thaw(&mut self) -> Result<()> {
+        let Some(alive) = &self.alive else {
+            return Ok(());
+        };
+        signal(alive.pid, Signal::CONT)?;
+        signal(Pid::from_child(&alive.child), Signal::CONT)?;
+        self.thaw_record(now());
+        Ok(())
+    }
+
+    fn thaw_record(&mut self, until: Duration) {
+        let worker = self.life();
+        let since = self.alive.as_mut().and_then(|it| it.frozen_since.take());
+        if let Some(from) = since {
+            self.freezes.push(Freeze {
+                worker,
+                from,
+                until,
+            });
+        }
+    }
+
+    /// Whether it ended though nobody killed it.
+    pub fn has_died(&mut self) -> Result<Option<ExitStatus>> {
+        let Some(alive) = &mut self.alive else {
+            return Ok(None);
+        };
+        let ended = alive.child.try_wait()?;
+        if ended.is_some() {
+            self.alive = None;
+        }
+        Ok(ended)
+    }
+
+    /// SIGTERM: it hands back what it drives and leaves.
+    pub fn drain(&mut self) -> Result<ExitStatus> {
+        let mut alive = self.alive.take().context("it is not alive")?;
+        signal(alive.pid, Signal::TERM)?;
+        let mut ended = None;
+        let gone = || {
+            ended = alive.child.try_wait()?;
+            Ok(ended.is_some())
+        };
+        clock::until("a worker leaves", Duration::from_secs(30), gone)?;
+        ended.context("it has left")
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if self.alive.is_some()
+            && let Err(error) = self.kill()
+        {
+            eprintln!("logreel-chaos: {} was not stopped: {error:#}", self.name);
+        }
+    }
+}

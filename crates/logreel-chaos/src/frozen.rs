@@ -1,0 +1,134 @@
+//! A worker is frozen past its lease while its command is at work. Another, on another host, ends the run. When the first
+//! is woken it appends nothing and stops its command (SEMANTICS 20 to 22).
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+
+use crate::Common;
+use crate::clock;
+use crate::database::Server;
+use crate::door::Door;
+use crate::fleet::{Host, Worker};
+use crate::judge::duration;
+use crate::proxy::Proxy;
+use crate::report::Report;
+use crate::storm::{ended, url};
+use crate::witness::Witness;
+use crate::yard::Yard;
+
+#[derive(clap::Args)]
+pub struct Args {
+    #[arg(long, default_value = "500ms", value_parser = duration)]
+    lease: Duration,
+}
+
+/// The first attempt hangs; the write must happen once.
+const SPEC: &str = r#"
+name = "frozen"
+[[step]]
+id = "work"
+run = "echo $LOGREEL_KEY >> worked; if [ -e again ]; then echo done; else touch again; exec sleep 1000; fi"
+[[step]]
+id = "pay"
+needs = ["work"]
+effect = "write"
+run = "exec $PAY pay write"
+reconcile = "exec $PAY ask"
+timeout = "5s"
+"#;
+
+pub fn run(common: &Common, args: &Args) -> Result<bool> {
+    let yard = Yard::new(common, args.lease)?;
+    let mut report = Report::default();
+    freeze(&yard, &mut report)?;
+    report.print();
+    let is_well = report.is_well();
+    yard.finish(is_well);
+    Ok(is_well)
+}
+
+fn freeze(yard: &Yard, report: &mut Report) -> Result<()> {
+    yard.write("w.toml", SPEC)?;
+    let database = Server::make(&yard.path("pg"))?;
+    database.start()?;
+    let hosts = [Host::apart(yard, "a")?, Host::apart(yard, "b")?];
+    let proxy = Proxy::start(database.socket())?;
+    let store = url(&[&proxy]);
+    let mut first = Worker::new("w1", 0, store.clone(), 2);
+    let mut second = Worker::new("w2", 1, store.clone(), 2);
+    let patience = Duration::from_secs(60);
+    first.start(yard, &hosts)?;
+    first.wait_until_ready(yard)?;
+    let [host, _] = &hosts;
+    let door = Door::Program {
+        store: store.clone(),
+        host,
+    };
+    let run = Witness::default().start_run(yard, &door, "frozen", "w")?;
+    let mark = yard.work().join("again");
+    clock::until("its command is at work", patience, || Ok(mark.exists()))?;
+    first.freeze()?;
+    let frozen_at = clock::now();
+    second.start(yard, &hosts)?;
+    clock::until("another ends the run", patience, || {
+        Ok(ended(&database)? == 1)
+    })?;
+    report.tell(
+        "from the freeze to the end by another",
+        format!("{:.3?}", clock::now() - frozen_at),
+    );
+    // The command on the other host had one lease more (SEMANTICS 21).
+    let waited = database.ask(
+        "SELECT max(at) FILTER (WHERE kind = 'step.finished') - max(at) FILTER (WHERE kind = 'run.resumed') \
+         FROM events WHERE kind = 'run.resumed' OR body LIKE '%\"work\"%'",
+    )?;
+    let waited = waited.iter().flatten().next().context("a time")?.parse()?;
+    let waited = Duration::from_micros(waited);
+    report.check(
+        "from the takeover to the end of its second attempt",
+        format!("{waited:.3?}"),
+        waited >= yard.lease,
+    );
+    let log =
+        || database.ask("SELECT seq, epoch, kind, encode(digest, 'hex') FROM events ORDER BY seq");
+    let sleeping = || -> Result<usize> {
+        let alive = yard.alive()?;
+        Ok(alive
+            .iter()
+            .filter(|line| line.contains("sleep 1000"))
+            .count())
+    };
+    let before = log()?;
+    report.check(
+        "its command while it is frozen",
+        sleeping()?,
+        sleeping()? == 1,
+    );
+    first.thaw()?;
+    let thawed = clock::now();
+    clock::until("the woken one stops its command", patience, || {
+        Ok(sleeping()? == 0)
+    })?;
+    report.check(
+        "woken, it stopped its command after",
+        format!("{:.3?}", clock::now() - thawed),
+        true,
+    );
+    first.drain()?;
+    second.drain()?;
+    report.check(
+        "events it appended",
+        log()?.len() - before.len(),
+        log()? == before,
+    );
+    let worked = std::fs::read_to_string(yard.work().join("worked"))?;
+    let keys: Vec<&str> = worked.lines().collect();
+    let is_one = keys.len() == 2 && keys.first() == keys.last();
+    report.check("attempts at its step, one key", keys.len(), is_one);
+    let (paid, _) = crate::ledger::read(&yard.book())?;
+    report.check("writes", paid.len(), paid.len() == 1);
+    let shown = yard.call(&store, &["verify", &run])?;
+    report.check("the log holds", &shown.out, shown.code == Some(0));
+    Ok(())
+}

@@ -1,0 +1,142 @@
+//! The primary loses power in the middle of work, and its synchronous standby is promoted: workers find it by
+//! themselves, and nothing that was acknowledged is missing there.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::Common;
+use crate::clock::{self, millis, now, pause};
+use crate::database::{Database, Server};
+use crate::door::{Door, free_port};
+use crate::fleet::{Host, Worker};
+use crate::judge::{Case, duration};
+use crate::proxy::Proxy;
+use crate::report::Report;
+use crate::storm::{ended, spec, url};
+use crate::witness::Witness;
+use crate::yard::Yard;
+
+#[derive(clap::Args)]
+pub struct Args {
+    #[arg(long, default_value = "2s", value_parser = duration)]
+    lease: Duration,
+    #[arg(long, default_value_t = 40)]
+    runs: usize,
+    /// For how long runs are started; the primary dies in the middle of it.
+    #[arg(long, default_value_t = 8)]
+    seconds: u64,
+}
+
+pub fn run(common: &Common, args: &Args) -> Result<bool> {
+    let yard = Yard::new(common, args.lease)?;
+    let mut report = Report::default();
+    lose_the_primary(&yard, args, &mut report)?;
+    report.print();
+    let is_well = report.is_well();
+    yard.finish(is_well);
+    Ok(is_well)
+}
+
+/// Two servers, of which the second has all that the first acknowledges.
+fn two(yard: &Yard) -> Result<(Database, Database)> {
+    let primary = Server::make(&yard.path("primary"))?;
+    primary.start()?;
+    let standby = Server::standby_of(&primary, &yard.path("standby"))?;
+    standby.start()?;
+    // Only now, and only there: the standby has no standby of its own when it is promoted.
+    primary.ask("ALTER SYSTEM SET synchronous_standby_names = '*'")?;
+    primary.ask("SELECT pg_reload_conf()")?;
+    clock::until(
+        "the standby is synchronous",
+        Duration::from_secs(20),
+        || Ok(primary.count("pg_stat_replication WHERE sync_state = 'sync'")? == 1),
+    )?;
+    Ok((primary, standby))
+}
+
+fn lose_the_primary(yard: &Yard, args: &Args, report: &mut Report) -> Result<()> {
+    let (text, writes) = spec();
+    yard.write("w.toml", &text)?;
+    let (primary, standby) = two(yard)?;
+    let to_primary = Proxy::start(primary.socket())?;
+    let to_standby = Proxy::start(standby.socket())?;
+    // The standby is named first: whoever comes to it must find that it takes no writes.
+    let store = format!(
+        "{}&target_session_attrs=read-write",
+        url(&[&to_standby, &to_primary])
+    );
+    let hosts = [Host::here(yard, "a")?, Host::apart(yard, "b")?];
+    let mut workers: Vec<Worker> = [("w1", 0), ("w2", 0), ("w3", 1)]
+        .iter()
+        .map(|(name, host)| Worker::new(name, *host, store.clone(), 8))
+        .collect();
+    let port = free_port()?;
+    workers.push(Worker::server("serve", 0, store.clone(), port));
+    for worker in &mut workers {
+        worker.start(yard, &hosts)?;
+    }
+    let (witness, door) = (Witness::default(), Door::Server(port));
+    witness.start_run(yard, &door, "calm", "w")?;
+    clock::until("an undisturbed run ends", Duration::from_secs(60), || {
+        Ok(ended(&primary)? == 1)
+    })?;
+    let over = Duration::from_secs(args.seconds);
+    let (mut before, mut took, mut left) = (0, Duration::ZERO, Vec::new());
+    std::thread::scope(|scope| -> Result<()> {
+        let starting = scope.spawn(|| witness.start_runs(yard, &door, args.runs, over));
+        scope.spawn(|| {
+            if let Err(error) = witness.follow_runs(yard, &store) {
+                witness.seen().wrong.push(format!("a follower: {error:#}"));
+            }
+        });
+        let begun = now();
+        let disturbed = (|| -> Result<()> {
+            while now() < begun + over / 2 {
+                witness.look(&primary);
+                pause(millis(100));
+            }
+            before = ended(&primary)?;
+            let killed = now();
+            primary.kill()?;
+            standby.promote()?;
+            took = now() - killed;
+            let all = args.runs + 1;
+            clock::until("every run ends", Duration::from_secs(60), || {
+                witness.look(&standby);
+                for worker in &mut workers {
+                    if let Some(ended) = worker.has_died()? {
+                        left.push(format!("{}: {ended}", worker.life()));
+                        worker.start(yard, &hosts)?;
+                    }
+                }
+                Ok(ended(&standby)? == all)
+            })
+        })();
+        witness.is_over.store(true, Ordering::SeqCst);
+        match starting.join() {
+            Ok(started) => started?,
+            Err(_) => anyhow::bail!("whoever starts runs panicked"),
+        }
+        if let Err(error) = disturbed {
+            println!("{error:#}");
+        }
+        Ok(())
+    })?;
+    report.tell("runs that had ended when the primary died", before);
+    report.tell("from its death to the promotion", format!("{took:.3?}"));
+    report.none("workers that left", &left);
+    for worker in &mut workers {
+        worker.drain()?;
+    }
+    let case = Case {
+        yard,
+        database: &standby,
+        store: &store,
+        seen: &witness.seen(),
+        freezes: &[],
+        writes: &writes,
+    };
+    case.judge(report)
+}

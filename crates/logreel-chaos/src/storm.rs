@@ -1,0 +1,542 @@
+//! Minutes of weather: workers killed and frozen, the database crashing, connections cut; while runs are started and
+//! followed. In the end all of them are judged.
+
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+
+use crate::clock::{self, millis, now, pause};
+use crate::database::{Database, Server};
+use crate::dice::Dice;
+use crate::door::{Door, free_port};
+use crate::fleet::{Freeze, Host, Worker};
+use crate::judge::duration;
+use crate::proxy::{Proxy, Trap};
+use crate::report::Report;
+use crate::witness::Witness;
+use crate::yard::Yard;
+use crate::{Common, judge};
+
+/// Those who follow runs, one each.
+const FOLLOWERS: usize = 2;
+/// How long a write may take before it is in doubt.
+const STEP_TIMEOUT: Duration = Duration::from_secs(5);
+/// How wrong the dates of two of the workers are.
+const SKEW_SECONDS: i64 = 420;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// The small one, for every change: 80 runs, about a minute in all.
+    #[arg(long)]
+    short: bool,
+    /// How many runs, of 20 steps each.
+    #[arg(long, default_value_t = 500)]
+    runs: usize,
+    /// For how long faults come.
+    #[arg(long, default_value_t = 180)]
+    seconds: u64,
+    #[arg(long, default_value = "2s", value_parser = duration)]
+    lease: Duration,
+    /// Runs that a worker drives at once.
+    #[arg(long, default_value_t = 8)]
+    concurrency: usize,
+    /// Workers that are killed.
+    #[arg(long, default_value_t = 24)]
+    kills: usize,
+    /// Workers that are frozen for a while.
+    #[arg(long, default_value_t = 16)]
+    freezes: usize,
+    /// Crashes of the database.
+    #[arg(long, default_value_t = 9)]
+    crashes: usize,
+    /// Connections that are cut, of each sort.
+    #[arg(long, default_value_t = 12)]
+    cuts: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Deed {
+    Kill,
+    Freeze,
+    Crash,
+    /// All connections of a worker at once.
+    Cut,
+    Spring(Trap),
+    /// Nothing reaches the database from one worker, for longer than its lease.
+    Close,
+    /// Connections stay and nothing arrives.
+    Hold,
+}
+
+/// What follows from a deed.
+enum Sequel {
+    Start(usize),
+    Thaw(usize),
+}
+
+/// What was done.
+#[derive(Debug, Default)]
+struct Done {
+    kills: usize,
+    freezes: usize,
+    crashes: usize,
+    cuts: usize,
+    closes: usize,
+    holds: usize,
+    /// Workers that could not begin, because the database was away.
+    refused: usize,
+    wrong: Vec<String>,
+}
+
+pub fn run(common: &Common, args: &Args) -> Result<bool> {
+    let mut settings = Settings {
+        runs: args.runs,
+        seconds: args.seconds,
+        kills: args.kills,
+        freezes: args.freezes,
+        crashes: args.crashes,
+        cuts: args.cuts,
+        rare: 3,
+        most_end: true,
+    };
+    if args.short {
+        settings = Settings {
+            runs: 80,
+            seconds: 28,
+            kills: 7,
+            freezes: 4,
+            crashes: 2,
+            cuts: 3,
+            rare: 1,
+            most_end: false,
+        };
+    }
+    let yard = Yard::new(common, args.lease)?;
+    let report = Storm::new(&yard, args.concurrency)?.blow(&settings)?;
+    report.print();
+    println!("seed {}", yard.seed);
+    let is_well = report.is_well();
+    yard.finish(is_well);
+    Ok(is_well)
+}
+
+struct Settings {
+    runs: usize,
+    seconds: u64,
+    kills: usize,
+    freezes: usize,
+    crashes: usize,
+    cuts: usize,
+    /// Times that a worker is cut off, and times that its messages are held.
+    rare: usize,
+    /// Whether most runs must end while faults go on: a busy machine is no fault.
+    most_end: bool,
+}
+
+struct Storm<'y> {
+    yard: &'y Yard,
+    // In this order they are dropped: workers, hosts, then what they need.
+    workers: Vec<Worker>,
+    hosts: Vec<Host>,
+    proxies: Vec<Proxy>,
+    /// The way to the database of those who follow runs.
+    outside: Proxy,
+    database: Database,
+    skewed: bool,
+    door: Door<'static>,
+    dice: Dice,
+    /// What follows from what was done, and when.
+    sequels: Vec<(Duration, Sequel)>,
+}
+
+/// Where `logreel` finds a database behind a proxy.
+pub fn url(proxies: &[&Proxy]) -> String {
+    let hosts: Vec<String> = proxies
+        .iter()
+        .map(|proxy| format!("127.0.0.1:{}", proxy.port))
+        .collect();
+    format!(
+        "postgres://postgres@{}/postgres?sslmode=disable",
+        hosts.join(",")
+    )
+}
+
+/// Twenty steps, one after the other, each paid to the ledger; and which of them are writes.
+pub fn spec() -> (String, Vec<String>) {
+    let mut text = "name = \"storm\"\n".to_owned();
+    let (mut writes, mut previous) = (Vec::new(), None);
+    for n in 1..=20 {
+        let id = format!("s{n:02}");
+        let effect = match n % 5 {
+            3 => "idempotent",
+            0 => "read",
+            _ => "write",
+        };
+        let needs = previous.map_or(String::new(), |it| format!("needs = [\"{it}\"]\n"));
+        let then = match effect {
+            "write" => "reconcile = \"exec $PAY ask\"",
+            _ => "retry = { attempts = 5, backoff = \"50ms..500ms\" }",
+        };
+        write!(
+            text,
+            "[[step]]\nid = \"{id}\"\n{needs}effect = \"{effect}\"\nrun = \"exec $PAY pay {effect}\"\n\
+             {then}\ntimeout = \"{}s\"\n",
+            STEP_TIMEOUT.as_secs()
+        )
+        .expect("a text takes more text");
+        if effect == "write" {
+            writes.push(id.clone());
+        }
+        previous = Some(id);
+    }
+    (text, writes)
+}
+
+impl<'y> Storm<'y> {
+    fn new(yard: &'y Yard, at_once: usize) -> Result<Self> {
+        let database = Server::make(&yard.path("pg"))?;
+        database.start()?;
+        let hosts = vec![Host::here(yard, "a")?, Host::apart(yard, "b")?];
+        let (mut proxies, mut workers, mut skewed) = (Vec::new(), Vec::new(), true);
+        // Two of them share a host, the third is alone on its own.
+        for (name, host, skew) in [
+            ("w1", 0, 0),
+            ("w2", 0, SKEW_SECONDS),
+            ("w3", 1, -SKEW_SECONDS),
+        ] {
+            let proxy = Proxy::start(database.socket())?;
+            let mut worker = Worker::new(name, host, url(&[&proxy]), at_once);
+            skewed &= skew == 0 || worker.skew(skew);
+            workers.push(worker);
+            proxies.push(proxy);
+        }
+        // And a server, which drives too, and through which runs are started.
+        let (proxy, port) = (Proxy::start(database.socket())?, free_port()?);
+        workers.push(Worker::server("serve", 0, url(&[&proxy]), port));
+        proxies.push(proxy);
+        Ok(Self {
+            yard,
+            workers,
+            hosts,
+            proxies,
+            outside: Proxy::start(database.socket())?,
+            door: Door::Server(port),
+            database,
+            skewed,
+            dice: Dice::new(yard.seed),
+            sequels: Vec::new(),
+        })
+    }
+
+    fn blow(mut self, settings: &Settings) -> Result<Report> {
+        let (spec, writes) = spec();
+        self.yard.write("w.toml", &spec)?;
+        let (witness, store) = (Witness::default(), url(&[&self.outside]));
+        // All at once on an empty database.
+        for worker in &mut self.workers {
+            worker.start(self.yard, &self.hosts)?;
+        }
+        witness.start_run(self.yard, &self.door, "calm", "w")?;
+        let has_ended = || Ok(ended(&self.database)? == 1);
+        clock::until(
+            "an undisturbed run ends",
+            Duration::from_secs(60),
+            has_ended,
+        )?;
+
+        let begun = now();
+        let faults = Duration::from_secs(settings.seconds);
+        let (yard, seen) = (self.yard, &witness);
+        let door = std::mem::replace(&mut self.door, Door::Server(0));
+        let mut report = Report::default();
+        let over = faults.mul_f64(0.85);
+        let database = self.database.clone();
+        let done = std::thread::scope(|scope| -> Result<Done> {
+            let starting = scope.spawn(|| seen.start_runs(yard, &door, settings.runs, over));
+            for _ in 0..FOLLOWERS {
+                scope.spawn(|| {
+                    if let Err(error) = seen.follow_runs(yard, &store) {
+                        seen.seen().wrong.push(format!("a follower: {error:#}"));
+                    }
+                });
+            }
+            scope.spawn(|| seen.keep_looking(&database));
+            let weathered = self.weather(settings, begun, faults, &mut report);
+            let started = match starting.join() {
+                Ok(started) => started,
+                Err(_) => Err(anyhow::anyhow!("whoever starts runs panicked")),
+            };
+            let all = settings.runs + 1;
+            let ends = clock::until("every run ends", Duration::from_secs(90), || {
+                self.follow_up(now())?;
+                self.keep_alive(&mut Done::default())?;
+                Ok(ended(&database).unwrap_or(0) == all)
+            });
+            if let Err(error) = ends {
+                println!("{error:#}");
+            }
+            witness.is_over.store(true, Ordering::SeqCst);
+            started?;
+            weathered
+        })?;
+        report.tell("all runs had ended after", format!("{:.1?}", now() - begun));
+        let freezes = self.leave(&mut report, &done)?;
+        judge::Case {
+            yard: self.yard,
+            database: &self.database,
+            store: &store,
+            seen: &witness.seen(),
+            freezes: &freezes,
+            writes: &writes,
+        }
+        .judge(&mut report)?;
+        Ok(report)
+    }
+
+    /// When what is done.
+    fn plan(&mut self, settings: &Settings, faults: Duration) -> Vec<(Duration, Deed)> {
+        let deeds = [
+            (Deed::Kill, settings.kills),
+            (Deed::Freeze, settings.freezes),
+            (Deed::Crash, settings.crashes),
+            (Deed::Cut, settings.cuts),
+            (Deed::Spring(Trap::HalfSent), settings.cuts),
+            (Deed::Spring(Trap::HalfAnswered), settings.cuts),
+            (Deed::Spring(Trap::Append), settings.cuts),
+            (Deed::Spring(Trap::Commit), settings.cuts),
+            (Deed::Close, settings.rare),
+            (Deed::Hold, settings.rare),
+        ];
+        let mut plan = Vec::new();
+        for (deed, times) in deeds {
+            // One in each share of the time: at random, and never all at the end.
+            for n in 0..times {
+                let share = faults.div_f64(f64::from(u32::try_from(times).unwrap_or(1)));
+                let from = share * u32::try_from(n).unwrap_or(0);
+                plan.push((self.dice.between(from, from + share), deed));
+            }
+        }
+        plan.sort_by_key(|(at, _)| *at);
+        plan
+    }
+
+    fn weather(
+        &mut self,
+        settings: &Settings,
+        begun: Duration,
+        faults: Duration,
+        report: &mut Report,
+    ) -> Result<Done> {
+        let mut done = Done::default();
+        let mut plan = self.plan(settings, faults).into_iter().peekable();
+        let (database, crashing) = (self.database.clone(), AtomicBool::new(false));
+        let crashed = std::sync::Mutex::new(Vec::new());
+        std::thread::scope(|scope| -> Result<()> {
+            while now() < begun + faults {
+                let at = now();
+                self.follow_up(at)?;
+                while let Some((_, deed)) = plan.next_if(|(due, _)| begun + *due <= at) {
+                    if let Deed::Crash = deed {
+                        if !crashing.swap(true, Ordering::SeqCst) {
+                            done.crashes += 1;
+                            // Every other time it is away for longer than a lease.
+                            let away = match done.crashes % 2 {
+                                0 => self.dice.between(self.yard.lease, 2 * self.yard.lease),
+                                _ => Duration::ZERO,
+                            };
+                            let (database, crashed) = (&database, &crashed);
+                            let crashing = &crashing;
+                            scope.spawn(move || {
+                                if let Err(error) = database.crash_and_start(away) {
+                                    let told = format!("the database: {error:#}");
+                                    crashed.lock().expect("nobody panics").push(told);
+                                }
+                                crashing.store(false, Ordering::SeqCst);
+                            });
+                        }
+                    } else {
+                        let sequel = self.disturb(deed, &mut done)?;
+                        self.sequels.extend(sequel);
+                    }
+                }
+                self.keep_alive(&mut done)?;
+                pause(millis(10));
+            }
+            Ok(())
+        })?;
+        done.wrong
+            .append(&mut crashed.lock().expect("nobody panics"));
+        let meanwhile = ended(&self.database)?;
+        self.follow_up(Duration::MAX)?;
+        for proxy in self.proxies.iter().chain([&self.outside]) {
+            proxy.calm();
+        }
+        let all = settings.runs + 1;
+        let (what, figure) = (
+            "runs that ended while faults went on",
+            format!("{meanwhile} of {all}"),
+        );
+        match settings.most_end {
+            true => report.check(what, figure, 2 * meanwhile > all),
+            false => report.tell(what, figure),
+        }
+        Ok(done)
+    }
+
+    /// What was to follow until then.
+    fn follow_up(&mut self, until: Duration) -> Result<()> {
+        let due = self.sequels.extract_if(.., |(due, _)| *due <= until);
+        for (_, sequel) in due.collect::<Vec<_>>() {
+            let (Sequel::Start(index) | Sequel::Thaw(index)) = sequel;
+            let worker = self.workers.get_mut(index).context("no such worker")?;
+            match sequel {
+                Sequel::Start(_) if worker.is_alive() => {}
+                Sequel::Start(_) => worker.start(self.yard, &self.hosts)?,
+                Sequel::Thaw(_) => worker.thaw()?,
+            }
+        }
+        Ok(())
+    }
+
+    fn disturb(&mut self, deed: Deed, done: &mut Done) -> Result<Option<(Duration, Sequel)>> {
+        let (at, lease) = (now(), self.yard.lease);
+        match deed {
+            Deed::Kill => {
+                let victims = self.those(Worker::is_alive);
+                let Some(index) = self.one_of(&victims) else {
+                    return Ok(None);
+                };
+                let worker = self.workers.get_mut(index).context("no such worker")?;
+                worker.kill()?;
+                done.kills += 1;
+                let back = self.dice.between(Duration::ZERO, millis(1500));
+                Ok(Some((at + back, Sequel::Start(index))))
+            }
+            Deed::Freeze => {
+                // One of them goes on.
+                let victims = self.those(|it| it.is_alive() && !it.is_frozen());
+                let Some(index) = self.one_of(&victims).filter(|_| victims.len() > 1) else {
+                    return Ok(None);
+                };
+                let (least, most) = match self.dice.below(4) {
+                    // A hiccup; longer than the lease; longer than whoever takes over waits for a write.
+                    0 => (millis(200), lease / 2),
+                    1 | 2 => (lease, 2 * lease + millis(1000)),
+                    _ => {
+                        let all = 2 * lease + STEP_TIMEOUT;
+                        (all + millis(1000), all + millis(3000))
+                    }
+                };
+                let worker = self.workers.get_mut(index).context("no such worker")?;
+                worker.freeze()?;
+                done.freezes += 1;
+                let long = self.dice.between(least, most);
+                Ok(Some((at + long, Sequel::Thaw(index))))
+            }
+            Deed::Cut => {
+                let proxy = self.some_proxy();
+                done.cuts += proxy.cut();
+                Ok(None)
+            }
+            Deed::Spring(trap) => {
+                self.some_proxy().set_trap(trap);
+                Ok(None)
+            }
+            Deed::Close => {
+                let long = self.dice.between(lease, 3 * lease);
+                self.some_proxy().close(at + long);
+                done.closes += 1;
+                Ok(None)
+            }
+            Deed::Hold => {
+                let long = self.dice.between(lease / 2, 3 * lease);
+                self.some_proxy().hold(at + long);
+                done.holds += 1;
+                Ok(None)
+            }
+            // Done beside everything else.
+            Deed::Crash => Ok(None),
+        }
+    }
+
+    fn those(&self, fits: impl Fn(&Worker) -> bool) -> Vec<usize> {
+        let fit = self.workers.iter().enumerate().filter(|(_, it)| fits(it));
+        fit.map(|(index, _)| index).collect()
+    }
+
+    fn one_of(&mut self, indexes: &[usize]) -> Option<usize> {
+        let index = self.dice.below(indexes.len());
+        indexes.get(index).copied()
+    }
+
+    /// A worker's, mostly; sometimes that of those outside.
+    fn some_proxy(&mut self) -> &Proxy {
+        let index = self.dice.below(self.proxies.len() + 1);
+        self.proxies.get(index).unwrap_or(&self.outside)
+    }
+
+    /// As a supervisor does: whoever left by itself is started again, soon. Only a database that is away is a
+    /// reason to leave.
+    fn keep_alive(&mut self, done: &mut Done) -> Result<()> {
+        for (index, worker) in self.workers.iter_mut().enumerate() {
+            if let Some(ended) = worker.has_died()? {
+                match ended.code() {
+                    Some(4) => done.refused += 1,
+                    _ => done.wrong.push(format!("{} left: {ended}", worker.life())),
+                }
+                self.sequels
+                    .push((now() + millis(700), Sequel::Start(index)));
+            }
+        }
+        Ok(())
+    }
+
+    /// The workers leave as on a quiet day, and nothing of them is left.
+    fn leave(&mut self, report: &mut Report, done: &Done) -> Result<Vec<Freeze>> {
+        let mut freezes = Vec::new();
+        let mut wrong = done.wrong.clone();
+        for worker in &mut self.workers {
+            freezes.append(&mut worker.freezes);
+            if worker.is_alive() {
+                let ended = worker.drain()?;
+                if ended.code() != Some(143) {
+                    wrong.push(format!("{} ended with {ended}", worker.life()));
+                }
+            }
+        }
+        let sprung: usize = self.proxies.iter().map(Proxy::sprung).sum();
+        report.tell("workers killed", done.kills);
+        report.tell("workers frozen", done.freezes);
+        report.tell("crashes of the database", done.crashes);
+        report.tell("connections cut", done.cuts);
+        report.tell(
+            "cut in a message or before an answer",
+            sprung + self.outside.sprung(),
+        );
+        report.tell("workers cut off longer than a lease", done.closes);
+        report.tell("times that messages were held", done.holds);
+        report.tell("starts of workers that found no database", done.refused);
+        let dates = match self.skewed {
+            true => format!("0, +{SKEW_SECONDS} s, -{SKEW_SECONDS} s"),
+            false => "all right: libfaketime is not installed".to_owned(),
+        };
+        report.tell("dates of the workers", dates);
+        let apart = self.hosts.iter().filter(|host| host.is_apart()).count();
+        report.tell("hosts", 1 + apart);
+        report.none("what workers and database should not have done", &wrong);
+        let mut left = Vec::new();
+        let gone = clock::until("no process is left", Duration::from_secs(5), || {
+            left = self.yard.alive()?;
+            Ok(left.is_empty())
+        });
+        drop(gone);
+        report.none("processes left behind", &left);
+        Ok(freezes)
+    }
+}
+
+pub fn ended(database: &Server) -> Result<usize> {
+    database.count("runs WHERE status IN ('completed', 'failed', 'cancelled')")
+}

@@ -1,0 +1,175 @@
+//! What was acknowledged, and to whom: runs to those who started them, events to those who followed them and to
+//! whoever looked at the database. All of it must be in the logs in the end.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use crate::clock::{millis, now, pause};
+use crate::database::Server;
+use crate::door::Door;
+use crate::yard::Yard;
+
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// Runs whose start was acknowledged, by key.
+    pub runs: BTreeMap<String, String>,
+    /// How often a start had to be asked for again.
+    pub starts_again: usize,
+    /// Digests of events that someone was shown.
+    pub events: BTreeMap<(String, u64), String>,
+    /// Who held the lease of which epoch of a run.
+    pub owners: BTreeMap<(String, u64), BTreeSet<String>>,
+    /// Runs that were followed to their end, and how often that had to be begun anew.
+    pub followed: usize,
+    pub follows_again: usize,
+    /// What no witness should have seen.
+    pub wrong: Vec<String>,
+    /// Runs that nobody has followed yet.
+    unfollowed: VecDeque<String>,
+}
+
+#[derive(Debug, Default)]
+pub struct Witness {
+    seen: Mutex<Seen>,
+    /// From now on nothing more is begun.
+    pub is_over: AtomicBool,
+}
+
+impl Witness {
+    pub fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
+    }
+
+    fn saw(&self, run: &str, seq: u64, digest: &str) {
+        let digest = digest.trim_start_matches("blake3:");
+        let mut seen = self.seen();
+        let before = seen.events.insert((run.to_owned(), seq), digest.to_owned());
+        if before.is_some_and(|before| before != digest) {
+            seen.wrong
+                .push(format!("{run} has had two events {seq} that were shown"));
+        }
+    }
+
+    /// Starts runs, spread over this time.
+    pub fn start_runs(&self, yard: &Yard, door: &Door, runs: usize, over: Duration) -> Result<()> {
+        let begun = now();
+        for n in 0..runs {
+            let share = u32::try_from(n).unwrap_or(0);
+            let due = begun + over * share / u32::try_from(runs.max(1)).unwrap_or(1);
+            pause(due.saturating_sub(now()));
+            self.start_run(yard, door, &format!("chaos-{n}"), "w")?;
+        }
+        Ok(())
+    }
+
+    /// Starts a run; asks until it is acknowledged, always with the same key.
+    pub fn start_run(&self, yard: &Yard, door: &Door, key: &str, spec: &str) -> Result<String> {
+        let begun = now();
+        loop {
+            let error = match door.start(yard, key, spec) {
+                Ok(run) => {
+                    let mut seen = self.seen();
+                    seen.unfollowed.push_back(run.clone());
+                    seen.runs.insert(key.to_owned(), run.clone());
+                    return Ok(run);
+                }
+                Err(error) => error,
+            };
+            self.seen().starts_again += 1;
+            let told = format!("{key}: {error:#}\n");
+            yard.log("starts.log")?.write_all(told.as_bytes())?;
+            ensure!(
+                now() - begun < Duration::from_secs(120),
+                "{key} could not be started for two minutes: {error:#}"
+            );
+            pause(millis(100));
+        }
+    }
+
+    /// Follows one run after the other, always the one that was started last.
+    pub fn follow_runs(&self, yard: &Yard, store: &str) -> Result<()> {
+        while !self.is_over() {
+            let run = self.seen().unfollowed.pop_back();
+            match run {
+                Some(run) => self.follow(yard, store, &run)?,
+                None => pause(millis(50)),
+            }
+        }
+        Ok(())
+    }
+
+    fn follow(&self, yard: &Yard, store: &str, run: &str) -> Result<()> {
+        let mut next = 1;
+        loop {
+            let from = next.to_string();
+            let args = ["log", run, "--follow", "--json", "--from", &from];
+            let mut child = yard
+                .command(store, &args)
+                .stdout(Stdio::piped())
+                .stderr(yard.log("follow.log")?)
+                .spawn()?;
+            let lines = BufReader::new(child.stdout.take().context("it has a stdout")?);
+            let mut has_ended = false;
+            for line in lines.lines() {
+                let event: Value = serde_json::from_str(&line?)?;
+                let seq = event["seq"].as_u64().unwrap_or(0);
+                if seq != next {
+                    let wrong = format!("a follower of {run} saw event {seq} after {}", next - 1);
+                    self.seen().wrong.push(wrong);
+                }
+                next = seq + 1;
+                self.saw(run, seq, event["digest"].as_str().unwrap_or_default());
+                let kind = event["kind"].as_str().unwrap_or_default();
+                has_ended |= matches!(kind, "run.completed" | "run.failed" | "run.cancelled");
+            }
+            child.wait()?;
+            let mut seen = self.seen();
+            if has_ended {
+                seen.followed += 1;
+                return Ok(());
+            }
+            seen.follows_again += 1;
+            drop(seen);
+            if self.is_over() {
+                return Ok(());
+            }
+            pause(millis(100));
+        }
+    }
+
+    /// Looks at all runs that have not ended, now and then. A database that is down is not looked at.
+    pub fn look(&self, database: &Server) {
+        let sql = "SELECT r.run, l.epoch, l.head_seq, encode(l.head_digest, 'hex'), l.owner \
+                   FROM live l JOIN runs r ON r.id = l.run";
+        for row in database.ask(sql).unwrap_or_default() {
+            let [run, epoch, seq, digest, owner] = row.as_slice() else {
+                continue;
+            };
+            self.saw(run, seq.parse().unwrap_or(0), digest);
+            if !owner.is_empty() {
+                let epoch = epoch.parse().unwrap_or(0);
+                let mut seen = self.seen();
+                let owners = seen.owners.entry((run.clone(), epoch)).or_default();
+                owners.insert(owner.clone());
+            }
+        }
+    }
+
+    pub fn keep_looking(&self, database: &Server) {
+        while !self.is_over() {
+            self.look(database);
+            pause(millis(400));
+        }
+    }
+}
