@@ -111,7 +111,7 @@ pub async fn after(
         out.json_line(&RunView::of(&entry))?;
     }
     if then == Then::Tell
-        && let Some(note) = who_goes_on(&acting, &entry, run)?
+        && let Some(note) = who_goes_on(&acting, &entry, run).await?
     {
         out.note(note);
     }
@@ -120,8 +120,8 @@ pub async fn after(
 }
 
 /// A word about a run that nobody will drive on by himself.
-fn who_goes_on(acting: &Acting, entry: &Entry, run: RunId) -> anyhow::Result<Option<String>> {
-    let there = detach::is_worker_there(&acting.kept)?;
+async fn who_goes_on(acting: &Acting, entry: &Entry, run: RunId) -> anyhow::Result<Option<String>> {
+    let there = detach::is_worker_there(&acting.kept).await?;
     let idle = !entry.is_driven() && !entry.row.status().is_terminal();
     let short = run.short();
     Ok((idle && !there).then(|| {

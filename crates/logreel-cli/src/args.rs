@@ -93,6 +93,8 @@ pub enum Verb {
     Check(check::Args),
     /// Drive the runs of this store until told to stop
     Worker(worker::Args),
+    /// List who drives the runs of this store, and who would
+    Workers,
     /// Serve the API and the page, and drive what they start
     Serve(serve::Args),
     /// Make, list and revoke what callers of `serve` are known by

@@ -1,7 +1,7 @@
 //! Runs in the background: a worker takes them, and when none is there a process of our own does.
 //!
 //! Whether a worker is there is asked of the operating system: a worker holds a shared lock on a file
-//! beside the store for as long as it lives. Who asks takes no lock, so that two who ask at once do not
+//! beside the store for as long as it lives. Of a database it is asked of its table of owners. Who asks takes no lock, so that two who ask at once do not
 //! take each other for a worker.
 
 use std::fs::File;
@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::Context as _;
-use logreel::{Error, ErrorKind, RunId, Seq};
+use logreel::store::{Duty, OwnerInfo};
+use logreel::{Error, ErrorKind, RunId, RunStore as _, Seq};
 use rustix::fs::FlockOperation;
 use rustix::process::{Flock, FlockType};
 
@@ -42,20 +43,20 @@ pub struct WorkerLock {
 }
 
 impl WorkerLock {
-    /// `None` where nobody could ask for it.
+    /// `None` where nobody asks for it.
     pub fn hold(kept: &Kept) -> anyhow::Result<Option<Self>> {
-        let Some(beside) = kept.beside()? else {
+        let Kept::File(store) = kept else {
             return Ok(None);
         };
-        let file = lock_file(&beside)?;
+        let file = lock_file(store.path())?;
         rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockShared)?;
         Ok(Some(Self { _file: file }))
     }
 }
 
 /// Sees to it that someone drives the run, which is queued.
-pub fn leave(acting: &Acting, run: RunId, out: &Output) -> anyhow::Result<()> {
-    if is_worker_there(&acting.kept)? {
+pub async fn leave(acting: &Acting, run: RunId, out: &Output) -> anyhow::Result<()> {
+    if is_worker_there(&acting.kept).await? {
         out.note(format!("{} is left to the worker", run.short()));
         return Ok(());
     }
@@ -141,12 +142,22 @@ fn said_file(store: &Path) -> anyhow::Result<(PathBuf, File)> {
     Ok((path, file))
 }
 
-/// Whether a worker lives that drives runs of this store.
-pub fn is_worker_there(kept: &Kept) -> anyhow::Result<bool> {
-    let Some(beside) = kept.beside()? else {
-        return Ok(false);
+/// Whether a worker lives that drives runs of this store. One of a database may be on any machine: there the
+/// store is asked.
+pub async fn is_worker_there(kept: &Kept) -> anyhow::Result<bool> {
+    let path = match kept {
+        Kept::Memory => return Ok(false),
+        Kept::Database(store, _) => {
+            let owners = store.owners().await?;
+            let takes_it = |info: &OwnerInfo| {
+                let duty = info.duty.as_ref();
+                info.alive && duty.is_some_and(Duty::takes_any_run)
+            };
+            return Ok(owners.iter().any(takes_it));
+        }
+        Kept::File(store) => store.path(),
     };
-    let file = lock_file(&beside)?;
+    let file = lock_file(path)?;
     let exclusive = Flock::from(FlockType::WriteLock);
     Ok(rustix::process::fcntl_getlk(&file, &exclusive)?.is_some())
 }

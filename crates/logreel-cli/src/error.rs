@@ -4,14 +4,11 @@ use std::fmt;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use clap::error::{ContextKind, ContextValue, ErrorKind as ClapKind};
+use clap::error::ErrorKind as ClapKind;
 use logreel::ErrorKind;
 use serde_json::json;
 
 use crate::output;
-
-/// Verbs that INTERFACES names and a later build brings.
-const PLANNED: &[&str] = &["workers"];
 
 /// An error of the command line itself.
 #[derive(Debug)]
@@ -62,12 +59,6 @@ pub fn usage(error: &clap::Error) -> ExitCode {
         };
     }
     let json = std::env::args_os().any(|arg| arg == "--json");
-    if let Some(planned) = planned_verb(error) {
-        let message = format!("`logreel {planned}` is not in this build yet");
-        let hint =
-            "it is planned; until then use the library, see `logreel --help` for what is here";
-        return say(&Failure::new(ErrorKind::Usage, message).hint(hint), json);
-    }
     if json {
         let text = match error.kind() {
             ClapKind::DisplayHelpOnMissingArgumentOrSubcommand => "a verb is missing".to_owned(),
@@ -171,14 +162,6 @@ fn hint_for(kind: ErrorKind) -> Option<&'static str> {
         ErrorKind::Unavailable => Some("`logreel doctor` looks the store over"),
         _ => None,
     }
-}
-
-fn planned_verb(error: &clap::Error) -> Option<&'static str> {
-    let said = match (error.kind(), error.get(ContextKind::InvalidSubcommand)) {
-        (ClapKind::InvalidSubcommand, Some(ContextValue::String(said))) => said,
-        _ => return None,
-    };
-    PLANNED.iter().copied().find(|verb| verb == said)
 }
 
 /// What clap says, without its usage lines.

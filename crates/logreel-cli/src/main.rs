@@ -49,6 +49,7 @@ mod record;
 mod replay;
 mod resolve;
 mod resume;
+mod retention;
 mod retry;
 mod run;
 mod said;
@@ -74,6 +75,7 @@ mod view;
 mod wait;
 mod whose;
 mod worker;
+mod workers;
 
 use std::process::ExitCode;
 
@@ -144,6 +146,7 @@ async fn act(cli: Cli) -> anyhow::Result<u8> {
         Verb::Say(args) => say::run(args, &place, &mut out).await,
         Verb::Signal(args) => signal::run(args, &place, &mut out).await,
         Verb::Resolve(args) => resolve::run(args, &place, &mut out).await,
+        Verb::Workers => workers::run(&place, &mut out).await,
         Verb::Worker(args) => worker::run(args, &place, &mut out).await,
         Verb::Serve(args) => serve::run(args, &place, &mut out).await,
         Verb::Token(args) => token::run(args, &place, &mut out).await,

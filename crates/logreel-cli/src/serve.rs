@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use logreel::ErrorKind;
+use logreel::store::DutyKind;
 use logreel_server::{Hosts, Server, Tokens, listen};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpListener;
@@ -18,7 +19,7 @@ use crate::output::Output;
 use crate::served::Served;
 use crate::signals::{Signals, Stop};
 use crate::store::{Missing, Place};
-use crate::{spec, token, worker};
+use crate::{retention, spec, token, worker};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -72,11 +73,12 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     let quiet = out.quiet;
     let acting = place
         .act_with(Missing::Make, out, |builder| {
-            worker::telling(builder, quiet)
+            worker::telling(builder, quiet).known_as(DutyKind::Serve)
         })
         .await?;
     let engine = acting.engine.clone();
     let kept = acting.kept.clone();
+    let retention = acting.settings.retention.clone();
     let tokens = token::of(&kept);
     // Whoever names a host has a proxy before it: then a caller on loopback may be anyone.
     let trusts_callers = args.listen.ip().is_loopback() && args.host.is_empty();
@@ -126,6 +128,7 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
             worked?;
             Stop::Terminate
         }
+        () = retention::keep(&engine, retention.as_ref(), out) => Stop::Terminate,
         stop = signals.next() => stop,
     };
     // From now on `--detach` must not count on this process.

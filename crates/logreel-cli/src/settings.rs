@@ -13,7 +13,7 @@ use std::time::Duration;
 use logreel::core::event::Durability;
 use logreel::store::postgres;
 use logreel::store::sqlite::Options;
-use logreel::{Builder, ErrorKind};
+use logreel::{Builder, ErrorKind, Status};
 
 use crate::error::Failure;
 use crate::hook::CommandHook;
@@ -23,7 +23,6 @@ const FILE: &str = "config.toml";
 
 /// What the files say.
 #[derive(Debug, Clone, Default, PartialEq)]
-#[allow(dead_code, reason = "`prune`, which asks for `retention`, comes later")]
 pub struct Settings {
     /// The model of an agent that names none.
     pub model: Option<String>,
@@ -50,12 +49,13 @@ pub struct Price {
     pub cache_write: u64,
 }
 
-/// Which ended runs may be pruned.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[allow(dead_code, reason = "for `prune`, which comes later")]
+/// Which ended runs `serve` and `worker` prune. At least one of the first two is said.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Retention {
     pub older_than: Option<Duration>,
     pub keep_last: Option<u64>,
+    /// Only those that ended like this; empty = in any way.
+    pub status: Vec<Status>,
 }
 
 /// A command that is told of events.
@@ -230,7 +230,7 @@ mod tests {
                 redact = ["ghp_.+"]
                 lease = "30s"
                 durability = "relaxed"
-                retention = { older_than = "90d", keep_last = 10 }
+                retention = { older_than = "90d", keep_last = 10, status = ["failed"] }
                 [[hook]]
                 name = "tell"
                 on = ["run.completed"]
@@ -262,7 +262,8 @@ mod tests {
             both.retention,
             Some(Retention {
                 older_than: Some(Duration::from_secs(90 * 86_400)),
-                keep_last: Some(10)
+                keep_last: Some(10),
+                status: vec![Status::Failed],
             })
         );
         let hooks: Vec<_> = both.hooks.iter().map(|it| (&*it.name, &*it.run)).collect();
@@ -287,7 +288,7 @@ payload_max = "1KB"
 durability = "some"
 redact = ["ok", 1]
 prices = { a = { input = -1, output = 2, inputs = 3 }, b = 1 }
-retention = { keep = 3 }
+retention = { keep = 3, status = ["waiting"] }
 
 [[hook]]
 on = ["run.fail"]
@@ -311,7 +312,9 @@ on = ["run.failed"]
         config.toml:8: prices.a.input: expected dollars for a million tokens, 0 or more, got -1
         config.toml:8: prices.a.inputs: unknown key; expected one of input, output, cache_read, cache_write
         config.toml:8: prices.b: expected a table, got 1
-        config.toml:9: retention.keep: unknown key; expected one of older_than, keep_last
+        config.toml:9: retention.status: expected some of "completed", "failed" and "cancelled", got a list
+        config.toml:9: retention: expected older_than or keep_last, or nothing would be kept
+        config.toml:9: retention.keep: unknown key; expected one of older_than, keep_last, status
         config.toml:11: hook[0].name: is missing
         config.toml:12: hook[0].on: there is no event "run.fail"; expected kinds like "run.failed" or "wait.started"
         config.toml:17: hook[1].on: expected kinds of events, like ["run.failed"], got none

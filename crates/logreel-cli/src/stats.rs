@@ -1,5 +1,8 @@
 //! `logreel stats`: how much there is.
 
+use std::time::Duration;
+
+use logreel::RunId;
 use serde_json::{Map, Value, json};
 
 use crate::output::Output;
@@ -9,6 +12,7 @@ use crate::text;
 pub async fn run(place: &Place, out: &mut Output) -> anyhow::Result<u8> {
     let opened = place.open().await?;
     let stats = opened.store.stats().await?;
+    let backlog = opened.store.backlog().await?;
     let total: u64 = stats.runs.iter().map(|(_, count)| count).sum();
     if out.json {
         let runs: Map<String, Value> = stats
@@ -20,6 +24,18 @@ pub async fn run(place: &Place, out: &mut Output) -> anyhow::Result<u8> {
             "store": opened.kept.shown(), "runs": total, "runs_by_status": runs,
             "events": stats.events, "blobs": stats.blobs, "blob_bytes": stats.blob_bytes,
             "disk_bytes": stats.disk_bytes,
+            "ready": backlog.ready,
+            "lag_ms": backlog.oldest_ready.map(|(_, age)| millis(age)),
+            "oldest_ready": backlog.oldest_ready.map(|(run, _)| run),
+            "orphans": backlog.orphans,
+            "oldest_orphan": backlog.oldest_orphan.map(|(run, _)| run),
+            "oldest_orphan_ms": backlog.oldest_orphan.map(|(_, age)| millis(age)),
+            "claim_latency": {
+                "runs": backlog.claims.len(),
+                "p50_ms": backlog.claim_at(0.5).map(millis),
+                "p99_ms": backlog.claim_at(0.99).map(millis),
+                "max_ms": backlog.claims.last().copied().map(millis),
+            },
         }))?;
         return Ok(0);
     }
@@ -44,5 +60,25 @@ pub async fn run(place: &Place, out: &mut Output) -> anyhow::Result<u8> {
     if let Some(bytes) = stats.disk_bytes {
         out.line(format!("disk    {}", text::bytes(bytes)))?;
     }
+    let oldest = |oldest: Option<(RunId, Duration)>| match oldest {
+        Some((run, age)) => format!(", {} since {}", run.short(), text::age(age)),
+        None => String::new(),
+    };
+    let first = oldest(backlog.oldest_ready);
+    out.line(format!("ready   {}{first}", backlog.ready))?;
+    let first = oldest(backlog.oldest_orphan);
+    out.line(format!("orphans {}{first}", backlog.orphans))?;
+    if let (Some(half), Some(most)) = (backlog.claim_at(0.5), backlog.claim_at(0.99)) {
+        out.line(format!(
+            "claimed after {} (p50), {} (p99) in the last {}",
+            text::duration(half),
+            text::duration(most),
+            text::count(backlog.claims.len() as u64, "queued run")
+        ))?;
+    }
     Ok(0)
+}
+
+fn millis(age: Duration) -> u64 {
+    u64::try_from(age.as_millis()).unwrap_or(u64::MAX)
 }

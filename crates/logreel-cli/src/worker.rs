@@ -9,7 +9,7 @@ use crate::live::terminal;
 use crate::output::Output;
 use crate::signals::{Signals, Stop};
 use crate::store::{Missing, Place};
-use crate::{ls, text};
+use crate::{ls, retention, text};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -52,11 +52,13 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
         "driving up to {at_once} runs{labelled} of {}",
         acting.kept.shown()
     ));
+    let retention = acting.settings.retention.as_ref();
     let stop = tokio::select! {
         worked = acting.engine.work_on(&args.label, at_once) => {
             worked?;
             Stop::Terminate
         }
+        () = retention::keep(&acting.engine, retention, out) => Stop::Terminate,
         stop = signals.next() => stop,
     };
     // From now on `--detach` must not count on this process.

@@ -10,13 +10,15 @@
 #[path = "common/mod.rs"]
 mod common;
 
-use std::process::Command;
+use std::io::{Read as _, Write as _};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use common::project::{Project, Running};
 use common::{Ran, ran};
 use logreel::Env as _;
 use logreel::store::SystemEnv;
-use rustix::process::Signal;
+use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
 const PASSWORD: &str = "hunter2";
@@ -37,6 +39,97 @@ effect = "write"
 run = "echo $LOGREEL_KEY >> effects-last; echo done"
 "#;
 
+/// A server of a test's own, which it may stop.
+struct Server {
+    folder: tempfile::TempDir,
+    programs: std::path::PathBuf,
+}
+
+impl Server {
+    fn start() -> Self {
+        let versions = std::fs::read_dir("/usr/lib/postgresql").expect("PostgreSQL is installed");
+        let programs = versions
+            .map(|it| it.unwrap().path().join("bin"))
+            .max()
+            .unwrap();
+        let folder = tempfile::Builder::new()
+            .prefix("pg")
+            .tempdir_in("/tmp")
+            .unwrap();
+        let server = Self { folder, programs };
+        if rustix::process::getuid().is_root() {
+            let mut chown = Command::new("chown");
+            assert!(
+                chown
+                    .arg("postgres")
+                    .arg(server.folder.path())
+                    .status()
+                    .unwrap()
+                    .success()
+            );
+        }
+        server.run(
+            "initdb",
+            &["-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale"],
+        );
+        server.up();
+        server
+    }
+
+    fn url(&self) -> String {
+        let folder = self.folder.path().to_str().unwrap().replace('/', "%2F");
+        format!("postgres://postgres@{folder}/postgres")
+    }
+
+    fn up(&self) {
+        let folder = self.folder.path().display();
+        let options = format!("-c listen_addresses='' -c unix_socket_directories={folder}");
+        let log = self.folder.path().join("log");
+        self.run(
+            "pg_ctl",
+            &["-w", "-l", log.to_str().unwrap(), "-o", &options, "start"],
+        );
+    }
+
+    /// As when its machine loses power.
+    fn down(&self) {
+        self.run("pg_ctl", &["-m", "immediate", "stop"]);
+    }
+
+    fn run(&self, program: &str, args: &[&str]) {
+        let mut command = match rustix::process::getuid().is_root() {
+            true => {
+                let mut command = Command::new("runuser");
+                command
+                    .args(["-u", "postgres", "--"])
+                    .arg(self.programs.join(program));
+                command
+            }
+            false => Command::new(self.programs.join(program)),
+        };
+        let data = self.folder.path().join("data");
+        command.current_dir("/").arg("-D").arg(data).args(args);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        assert!(command.status().unwrap().success(), "{program} {args:?}");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.down();
+        } else if let Ok(pid) =
+            std::fs::read_to_string(self.folder.path().join("data/postmaster.pid"))
+        {
+            let pid = pid.lines().next().and_then(|pid| pid.parse().ok());
+            let pid = pid.and_then(rustix::process::Pid::from_raw);
+            if let Some(Err(error)) = pid.map(|pid| kill_process(pid, Signal::QUIT)) {
+                eprintln!("the server was not stopped: {error}");
+            }
+        }
+    }
+}
+
 /// A project whose store is a schema of its own.
 struct Yard {
     project: Project,
@@ -48,6 +141,10 @@ impl Yard {
     fn new(spec: &str) -> Self {
         let server = std::env::var("LOGREEL_TEST_POSTGRES")
             .expect("LOGREEL_TEST_POSTGRES names a database to test on");
+        Self::on(&server, spec)
+    }
+
+    fn on(server: &str, spec: &str) -> Self {
         let schema = format!("t{:016x}", SystemEnv.random_u64());
         let and = if server.contains('?') { '&' } else { '?' };
         // Whoever is trusted is not asked for the password; it must not be seen all the same.
@@ -73,7 +170,7 @@ impl Yard {
 
     fn run(&self, args: &[&str]) -> Ran {
         let ran = ran(assert_cmd::Command::from_std(self.command())
-            .timeout(std::time::Duration::from_secs(60))
+            .timeout(Duration::from_secs(60))
             .args(args));
         for said in [&ran.out, &ran.err] {
             assert!(!said.contains(PASSWORD), "{args:?} told it: {said}");
@@ -263,4 +360,184 @@ fn ten_processes_that_migrate_an_empty_database_at_once_on_postgres_all_find_it_
         let both = format!("has store schema {newer}, this build knows up to {known}");
         assert!(refused.err.contains(&both), "{args:?}: {}", refused.err);
     }
+}
+
+const GATED: &str = r#"
+name = "gated"
+[[step]]
+id = "first"
+run = "echo 1"
+[[step]]
+id = "middle"
+needs = ["first"]
+run = "echo $LOGREEL_KEY >> effects-middle; echo here > began; cat gate; echo 2"
+[[step]]
+id = "last"
+needs = ["middle"]
+effect = "write"
+run = "echo $LOGREEL_KEY >> effects-last; echo done"
+"#;
+
+/// The processor time that a process has had so far.
+fn worked(pid: &str) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+    let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+    Duration::from_millis(ticks * 10)
+}
+
+fn get(address: &str, path: &str) -> String {
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn while_a_postgres_server_is_down_drivers_wait_without_an_event_and_nothing_spins() {
+    let server = Server::start();
+    let yard = Yard::on(&server.url(), GATED);
+    yard.project.pipe("began");
+    yard.project.pipe("gate");
+    let mut serving = yard
+        .project
+        .start_with(yard.command(), &["serve", "--listen", "127.0.0.1:0"]);
+    let said = serving.until("serving postgres://");
+    let address = said
+        .rsplit_once("http://")
+        .unwrap()
+        .1
+        .trim()
+        .trim_end_matches('/')
+        .to_owned();
+    let run = yard.said(&["run", "w.toml", "--detach"]);
+    assert_eq!(yard.project.read("began"), "here\n");
+    let pid = yard.json(&["show", &run])["driver"]["pid"].to_string();
+
+    server.down();
+    // The step ends while nobody can record it.
+    yard.project.write("gate", "");
+    for args in [
+        &["ls"][..],
+        &["show", &run],
+        &["cancel", &run],
+        &["run", "w.toml"],
+    ] {
+        let began = SystemEnv.monotonic();
+        let refused = yard.run(&[args, &["--json"]].concat());
+        let took = SystemEnv.monotonic() - began;
+        assert_eq!(refused.code, 4, "{args:?}: {}", refused.err);
+        assert!(
+            refused.err.contains(r#""kind":"unavailable""#),
+            "{args:?}: {}",
+            refused.err
+        );
+        assert!(took < Duration::from_secs(3), "{args:?} took {took:?}");
+    }
+    let answer = get(&address, "/v1/runs");
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    let (before, window) = (worked(&pid), Duration::from_secs(3));
+    common::runtime().block_on(async { SystemEnv.sleep(window).await });
+    let spent = worked(&pid) - before;
+    println!("with the server down: {spent:?} of processor time in {window:?}");
+    assert!(spent < window / 10, "it spins: {spent:?} in {window:?}");
+
+    server.up();
+    assert_eq!(yard.said(&["wait", &run]), "done");
+    assert!(get(&address, "/v1/runs").starts_with("HTTP/1.1 200 "));
+    let events = yard.said(&["log", &run, "--json"]);
+    assert!(!events.contains("run.resumed"), "{events}");
+    assert_eq!(
+        (yard.lines("effects-middle"), yard.lines("effects-last")),
+        (1, 1)
+    );
+    serving.signal(Signal::TERM);
+    assert_eq!(serving.end().code, 143);
+}
+
+const PARENT: &str = r#"
+name = "parent"
+[[step]]
+id = "sub"
+workflow = "child.toml"
+[[step]]
+id = "after"
+needs = ["sub"]
+env = { N = "{{ input }}" }
+run = "echo $LOGREEL_KEY >> effects-$N; echo $N"
+"#;
+
+#[test]
+fn workers_on_postgres_share_what_is_queued_and_parents_hold_no_place_of_theirs() {
+    const RUNS: u64 = 12;
+    let yard = Yard::new(PARENT);
+    let child = "name = \"child\"\n[[step]]\nid = \"one\"\nrun = \"echo 1\"\n";
+    yard.project.write("child.toml", child);
+    let engine = async || logreel::Engine::open(&yard.url).await.unwrap();
+    let queued: Vec<logreel::RunId> = common::runtime().block_on(async {
+        let engine = engine().await;
+        let workflow = logreel::workflow::Workflow::read(yard.project.path("w.toml")).unwrap();
+        let workflow = engine.workflow(&workflow);
+        let mut queued = Vec::new();
+        for n in 0..RUNS {
+            let start = workflow
+                .start(&n)
+                .dir(yard.project.0.path().to_string_lossy());
+            queued.push(start.queue().await.unwrap().id());
+        }
+        engine.close().await.unwrap();
+        queued
+    });
+    let waits = yard.json(&["stats"]);
+    assert_eq!(waits["ready"], RUNS);
+    assert!(waits["lag_ms"].is_u64() && waits["oldest_ready"] == queued[0].to_string());
+    // One place each: a parent that kept its own while it waits would keep its child from ever beginning.
+    let workers = [
+        yard.start(&["worker", "--concurrency", "1"], "driving up to 1 runs of"),
+        yard.start(&["worker", "--concurrency", "1"], "driving up to 1 runs of"),
+        yard.start(
+            &["worker", "--label", "gpu=true"],
+            "with gpu=true of postgres://",
+        ),
+    ];
+    common::kill::until("all three are listed", || {
+        let listed = yard.json(&["workers"])["items"].as_array().unwrap().clone();
+        let mut said: Vec<String> = listed
+            .iter()
+            .map(|it| {
+                format!(
+                    "{} {} {} {}",
+                    it["kind"], it["concurrency"], it["labels"], it["state"]
+                )
+            })
+            .collect();
+        said.sort();
+        said == [
+            r#""worker" 1 {} "alive""#,
+            r#""worker" 1 {} "alive""#,
+            r#""worker" 8 {"gpu":"true"} "alive""#,
+        ]
+    });
+    for (n, run) in queued.iter().enumerate() {
+        assert_eq!(yard.said(&["wait", &run.to_string()]), n.to_string());
+        assert_eq!(yard.lines(&format!("effects-{n}")), 1);
+    }
+    let by: u64 = yard.sql("SELECT count(*) FROM live").parse().unwrap();
+    assert_eq!(by, 0, "nobody holds anything any more");
+    let after = yard.json(&["stats"]);
+    assert_eq!((&after["ready"], &after["orphans"]), (&0.into(), &0.into()));
+    assert_eq!(
+        after["claim_latency"]["runs"],
+        2 * RUNS,
+        "parents and children"
+    );
+    for worker in &workers {
+        worker.signal(Signal::TERM);
+    }
+    for worker in workers {
+        assert_eq!(worker.end().code, 143);
+    }
+    assert_eq!(yard.json(&["workers"])["items"], serde_json::json!([]));
 }

@@ -161,3 +161,29 @@ fn the_model_and_the_prices_of_the_settings_are_those_of_agents() {
         assert_eq!(ran.code, 0, "{file}: {}", ran.err);
     }
 }
+
+#[test]
+fn a_worker_prunes_what_the_retention_lets_go_and_is_listed_while_it_is_there() {
+    let project = project("retention = { keep_last = 1 }\n");
+    project.write(
+        "w.toml",
+        "name = \"w\"\n[[step]]\nid = \"one\"\nrun = \"echo done\"\n",
+    );
+    for _ in 0..3 {
+        assert_eq!(project.run(&["run", "w.toml", "-q"]).code, 0);
+    }
+    let last = project.json(&["show", "@last"])["id"].clone();
+    let worker = project.start(
+        &["worker", "--concurrency", "3"],
+        "pruned 2 runs by `retention`",
+    );
+    let left = project.json(&["ls"])["items"].clone();
+    assert_eq!((left.as_array().unwrap().len(), &left[0]["id"]), (1, &last));
+    let listed = project.json(&["workers"])["items"].clone();
+    let told = ["kind", "concurrency", "running", "state"].map(|key| listed[0][key].clone());
+    let expected = [Value::from("worker"), 3.into(), 0.into(), "alive".into()];
+    assert_eq!(told, expected, "{listed}");
+    worker.signal(rustix::process::Signal::TERM);
+    assert_eq!(worker.end().code, 143);
+    assert_eq!(project.json(&["workers"])["items"], serde_json::json!([]));
+}

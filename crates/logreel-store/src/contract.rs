@@ -125,6 +125,7 @@ macro_rules! contract_tests {
             five_takeovers_without_a_result_are_a_crash_loop
             claimable_lists_what_a_worker_can_drive_oldest_first
             claimable_runs_are_chosen_by_label
+            who_drives_and_what_waits_for_them_is_told
             of_claims_racing_for_places_as_many_win_as_there_are
             of_creates_racing_for_places_as_many_drive_as_there_are
             a_place_is_free_after_a_release_a_wait_an_end_and_a_death

@@ -15,10 +15,10 @@ use logreel_core::{AppendId, Blob, Digest, Epoch, Event, Outside, RunId, RunKey,
 use tokio::runtime::Runtime;
 
 use crate::{
-    Append, AppendError, Appended, ClaimOutcome, Claimable, Commanded, CreateError, Created,
-    Cursor, Doorbell, Entry, EraseError, Error, EventPage, Filter, ForkError, Heirs, Import,
-    ImportError, Lapsed, NewFork, NewRun, News, Owner, OwnerId, RunPage, RunStore, SessionInfo,
-    Since, Stats,
+    Append, AppendError, Appended, Backlog, ClaimOutcome, Claimable, Commanded, CreateError,
+    Created, Cursor, Doorbell, Duty, Entry, EraseError, Error, EventPage, Filter, ForkError, Heirs,
+    Import, ImportError, Lapsed, NewFork, NewRun, News, Owner, OwnerId, OwnerInfo, RunPage,
+    RunStore, SessionInfo, Since, Stats,
 };
 
 /// What happens to the chosen write.
@@ -407,6 +407,22 @@ impl RunStore for FaultyStore {
 
     async fn leave(&self, owner: OwnerId) -> Result<(), Error> {
         self.pass(self.inner.leave(owner)).await
+    }
+
+    async fn assign(&self, owner: OwnerId, duty: &Duty) -> Result<(), Error> {
+        self.pass(self.inner.assign(owner, duty)).await
+    }
+
+    async fn owners(&self) -> Result<Vec<OwnerInfo>, Error> {
+        self.pass(self.inner.owners()).await
+    }
+
+    async fn backlog(&self) -> Result<Backlog, Error> {
+        self.pass(self.inner.backlog()).await
+    }
+
+    async fn try_claim(&self, run: &RunId, owner: OwnerId) -> Result<Option<ClaimOutcome>, Error> {
+        self.write(self.inner.try_claim(run, owner)).await
     }
 
     fn notes(&self) -> Option<PathBuf> {

@@ -4,6 +4,7 @@
 //! the default, `postgres` (a feature) is for many machines, and the contract suite (feature `testing`) proves a store, ours or a third party's.
 //! Nothing above this crate knows SQL.
 
+pub mod crew;
 pub mod doorbell;
 pub mod env;
 pub mod erase;
@@ -27,6 +28,7 @@ pub mod contract;
 #[cfg(feature = "testing")]
 pub mod faulty;
 
+pub use crew::{Backlog, Duty, DutyKind, OwnerInfo};
 pub use doorbell::Doorbell;
 pub use env::{Env, SystemEnv};
 pub use erase::{EraseError, Heirs};

@@ -3,6 +3,7 @@
 //! It owns one state behind one mutex; every operation is one critical section, which is what a
 //! transaction is elsewhere. It keeps nothing when the process ends, so "durable" means nothing here.
 
+mod crew;
 mod erase;
 mod fork;
 mod import;
@@ -27,10 +28,10 @@ use self::state::{Log, Member, Receipt, Run, State};
 use crate::doorbell::Doorbells;
 use crate::tip::{PAYLOAD_MAX_BYTES, Prepared, Tip, prepare};
 use crate::{
-    Append, AppendError, Appended, ClaimOutcome, Claimable, Commanded, CreateError, Created,
-    Cursor, Doorbell, Driver, Entry, Env, EraseError, Error, EventPage, Filter, ForkError, Heirs,
-    Import, ImportError, Lapsed, NewFork, NewRun, News, Owner, OwnerId, RunPage, RunStore,
-    SessionInfo, Since, Stats, SystemEnv,
+    Append, AppendError, Appended, Backlog, ClaimOutcome, Claimable, Commanded, CreateError,
+    Created, Cursor, Doorbell, Driver, Duty, Entry, Env, EraseError, Error, EventPage, Filter,
+    ForkError, Heirs, Import, ImportError, Lapsed, NewFork, NewRun, News, Owner, OwnerId,
+    OwnerInfo, RunPage, RunStore, SessionInfo, Since, Stats, SystemEnv,
 };
 
 /// How long the key of a deleted run is kept (rule 6).
@@ -501,6 +502,7 @@ impl RunStore for MemoryStore {
         let member = Member {
             owner: owner.clone(),
             beat,
+            duty: None,
             left: false,
         };
         let mut guard = self.lock();
@@ -553,6 +555,23 @@ impl RunStore for MemoryStore {
         orphans.iter().for_each(|run| self.0.bells.ring(run));
         next.iter().for_each(|run| self.0.bells.ring(run));
         Ok(())
+    }
+
+    async fn assign(&self, owner: OwnerId, duty: &Duty) -> Result<(), Error> {
+        let mut state = self.lock();
+        state.owner(owner)?;
+        if let Some(member) = state.owners.get_mut(&owner) {
+            member.duty = Some(duty.clone());
+        }
+        Ok(())
+    }
+
+    async fn owners(&self) -> Result<Vec<OwnerInfo>, Error> {
+        Ok(self.list_owners())
+    }
+
+    async fn backlog(&self) -> Result<Backlog, Error> {
+        Ok(self.count_backlog())
     }
 
     async fn claim(&self, run: &RunId, owner: OwnerId) -> Result<ClaimOutcome, Error> {

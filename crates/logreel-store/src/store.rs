@@ -7,9 +7,10 @@ use async_trait::async_trait;
 use logreel_core::{AppendId, Blob, Digest, Epoch, Event, Outside, RunId, RunKey, Seq, Session};
 
 use crate::{
-    Append, AppendError, Appended, ClaimOutcome, Claimable, Commanded, CreateError, Created,
-    Cursor, Doorbell, Entry, EraseError, Error, EventPage, Filter, ForkError, Heirs, Import,
-    ImportError, Lapsed, NewFork, NewRun, News, Owner, OwnerId, RunPage, SessionInfo, Since, Stats,
+    Append, AppendError, Appended, Backlog, ClaimOutcome, Claimable, Commanded, CreateError,
+    Created, Cursor, Doorbell, Duty, Entry, EraseError, Error, EventPage, Filter, ForkError, Heirs,
+    Import, ImportError, Lapsed, NewFork, NewRun, News, Owner, OwnerId, OwnerInfo, RunPage,
+    SessionInfo, Since, Stats,
 };
 
 /// Whoever is handed the events of a [scan](RunStore::scan).
@@ -172,6 +173,16 @@ pub trait RunStore: Send + Sync + 'static {
     /// The owner is gone; what it still held is orphaned at once.
     async fn leave(&self, owner: OwnerId) -> Result<(), Error>;
 
+    /// What an owner that joined is there for, for whoever looks. It may say so again.
+    async fn assign(&self, owner: OwnerId, duty: &Duty) -> Result<(), Error>;
+
+    /// The processes that drive runs or would, in the order of their ids; those that are gone only while they
+    /// hold something. Clients with a lease of their own are not among them.
+    async fn owners(&self) -> Result<Vec<OwnerInfo>, Error>;
+
+    /// What waits for someone to drive it, and how long it takes until someone does.
+    async fn backlog(&self) -> Result<Backlog, Error>;
+
     /// The folder on this host where owners leave notes for whoever takes over from them; a file in
     /// it begins with its owner's id. `None` when nobody else can take over. It exists once an owner
     /// has joined.
@@ -182,6 +193,12 @@ pub trait RunStore: Send + Sync + 'static {
     /// Takes over a run that is ready or orphaned and whose limit has a place, under the next epoch. A
     /// recorded program is nobody else's for as long as its recorder is known to exist.
     async fn claim(&self, run: &RunId, owner: OwnerId) -> Result<ClaimOutcome, Error>;
+
+    /// [`RunStore::claim`] for a worker, which has others to go to: `None` at once when someone else is at the
+    /// run at this moment.
+    async fn try_claim(&self, run: &RunId, owner: OwnerId) -> Result<Option<ClaimOutcome>, Error> {
+        self.claim(run, owner).await.map(Some)
+    }
 
     /// Drivers of a run that has not ended whose lease ran out and was taken, oldest first, without
     /// those that are known dead by now. One that gave its lease back or left is not among them.

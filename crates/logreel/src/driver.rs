@@ -512,6 +512,10 @@ pub(crate) enum Begin {
         accept_spec_change: bool,
         answer: oneshot::Sender<Result<ClaimOutcome, Error>>,
     },
+    /// As a worker does, which goes on to another when someone else is at this one: then there is no answer.
+    Take {
+        answer: oneshot::Sender<Result<ClaimOutcome, Error>>,
+    },
     /// By claiming it whenever it is ready.
     Keep,
 }
@@ -531,11 +535,21 @@ impl Inner {
             let drove = match begin {
                 Begin::Created(lease) => drive_or_wait(&engine, lease, &def, false).await?,
                 Begin::Keep => Drove::Released,
-                Begin::Claim {
-                    accept_spec_change,
-                    answer,
-                } => {
-                    let outcome = engine.claim(&run).await;
+                begin @ (Begin::Claim { .. } | Begin::Take { .. }) => {
+                    let (outcome, accept_spec_change, answer) = match begin {
+                        Begin::Take { answer } => match engine.try_claim(&run).await.transpose() {
+                            None => {
+                                engine.no_longer_drives(&run);
+                                return Ok(());
+                            }
+                            Some(outcome) => (outcome, false, answer),
+                        },
+                        Begin::Claim {
+                            accept_spec_change,
+                            answer,
+                        } => (engine.claim(&run).await, accept_spec_change, answer),
+                        Begin::Created(_) | Begin::Keep => return Ok(()),
+                    };
                     let (claimed, in_line) = match &outcome {
                         Ok(ClaimOutcome::Claimed(entry)) => (Some(Lease::of(entry)), false),
                         Ok(ClaimOutcome::Limited(_)) => (None, keep_on),

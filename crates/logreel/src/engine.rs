@@ -11,7 +11,8 @@ use logreel_core::event::{Durability, Provenance};
 use logreel_core::{Epoch, Event, Json, RunId, Seq};
 use logreel_store::sqlite::{Options, this_host};
 use logreel_store::{
-    ClaimOutcome, Entry, Env, MemoryStore, Owner, OwnerId, RunStore, SqliteStore, SystemEnv,
+    ClaimOutcome, Duty, DutyKind, Entry, Env, MemoryStore, Owner, OwnerId, RunStore, SqliteStore,
+    SystemEnv,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -64,6 +65,8 @@ pub(crate) struct Inner {
     /// Runs that clients drive.
     pub(crate) external: Folds,
     pub(crate) workers: AtomicUsize,
+    /// What this process says it is there for.
+    duty: Mutex<Duty>,
     /// Joined with the first run this process drives; an engine that only reads is nobody.
     owner: OnceCell<Arc<Pulse>>,
     renewal: Mutex<Option<Renewal>>,
@@ -107,6 +110,7 @@ impl Engine {
             payload_bytes_max: logreel_store::tip::PAYLOAD_MAX_BYTES,
             renew_by_task: false,
             staged: None,
+            kind: DutyKind::Run,
         }
     }
 
@@ -214,6 +218,7 @@ pub struct Builder {
     payload_bytes_max: u64,
     renew_by_task: bool,
     staged: Option<(Arc<Stage>, Registry, Arc<Provided>)>,
+    kind: DutyKind,
 }
 
 impl Builder {
@@ -307,6 +312,14 @@ impl Builder {
         self
     }
 
+    /// What this process is called in the list of those that drive runs; `Run` when nothing is said, and
+    /// `Worker` once it is at work.
+    #[must_use]
+    pub fn known_as(mut self, kind: DutyKind) -> Self {
+        self.kind = kind;
+        self
+    }
+
     /// Is told of every event of the runs this engine drives.
     #[must_use]
     pub fn hook(mut self, hook: impl Hook) -> Self {
@@ -391,6 +404,13 @@ impl Builder {
             stage,
             external: Folds::default(),
             workers: AtomicUsize::new(0),
+            duty: Mutex::new(Duty {
+                kind: self.kind,
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                concurrency: None,
+                labels: Vec::new(),
+                leaving: false,
+            }),
             owner: OnceCell::new(),
             renewal: Mutex::new(None),
             working: Mutex::new(working),
@@ -479,6 +499,8 @@ impl Inner {
                 pid: std::process::id(),
             };
             self.store.join(&owner).await?;
+            let duty = self.duty().clone();
+            self.store.assign(id, &duty).await?;
             let (env, notes) = (Arc::clone(&self.env), self.store.notes());
             let pulse = Arc::new(Pulse::new(owner, notes.clone(), env, self.lease));
             if let Some(folder) = notes {
@@ -514,6 +536,47 @@ impl Inner {
                 }
             }
         });
+    }
+
+    fn duty(&self) -> MutexGuard<'_, Duty> {
+        self.duty.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// This process drives whatever is ready from now on: it joins before there is anything, so that others
+    /// know of it.
+    pub(crate) async fn enlist(
+        self: &Arc<Self>,
+        labels: &[(String, String)],
+        at_once: usize,
+    ) -> Result<(), Error> {
+        let duty = {
+            let mut duty = self.duty();
+            if duty.kind == DutyKind::Run {
+                duty.kind = DutyKind::Worker;
+            }
+            duty.concurrency = Some(at_once as u64);
+            duty.labels = labels.to_vec();
+            duty.clone()
+        };
+        let owner = self.owner().await?.id();
+        Ok(self.store.assign(owner, &duty).await?)
+    }
+
+    /// From now on nobody must count on this process.
+    async fn say_leaving(&self) {
+        let Some(pulse) = self.owner.get() else {
+            return;
+        };
+        let duty = {
+            let mut duty = self.duty();
+            duty.leaving = true;
+            duty.clone()
+        };
+        if duty.concurrency.is_some()
+            && let Err(error) = self.store.assign(pulse.id(), &duty).await
+        {
+            tracing::debug!(%error, "nobody was told that this process leaves");
+        }
     }
 
     /// Whether [`Engine::work`] is at work in this process.
@@ -575,6 +638,26 @@ impl Inner {
         self.claim_as(run, owner.id()).await
     }
 
+    /// Takes a run over for a worker; `None` when someone else is at it at this moment.
+    pub(crate) async fn try_claim(
+        self: &Arc<Self>,
+        run: &RunId,
+    ) -> Result<Option<ClaimOutcome>, Error> {
+        let owner = self.owner().await?.id();
+        match self.store.try_claim(run, owner).await {
+            Ok(None) => Ok(None),
+            Ok(Some(outcome)) => {
+                self.tell_of_loop(&outcome).await;
+                Ok(Some(outcome))
+            }
+            Err(error @ logreel_store::Error::Ambiguous { .. }) => {
+                tracing::warn!(%run, %error, "asking whether the claim landed");
+                self.settle_claim(run, owner, true).await.map(Some)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// [`Inner::claim`] for this owner. A claim whose answer was lost is made again until there is one, however
     /// long the store is away: it may have landed, and then nobody else takes the run while this process lives.
     pub(crate) async fn claim_as(
@@ -582,11 +665,20 @@ impl Inner {
         run: &RunId,
         owner: OwnerId,
     ) -> Result<ClaimOutcome, Error> {
+        self.settle_claim(run, owner, false).await
+    }
+
+    /// `lost`: an earlier claim may have landed.
+    async fn settle_claim(
+        &self,
+        run: &RunId,
+        owner: OwnerId,
+        mut lost: bool,
+    ) -> Result<ClaimOutcome, Error> {
         let is_ours = |entry: &Entry| {
             let driver = entry.driver.as_ref();
             driver.is_some_and(|driver| driver.owner.id == owner)
         };
-        let mut lost = false;
         let mut pause = Duration::from_millis(1);
         let outcome = loop {
             match self.store.claim(run, owner).await {
@@ -607,11 +699,15 @@ impl Inner {
             self.env.sleep(pause).await;
             pause = (2 * pause).min(LOOK_EVERY);
         };
-        if let ClaimOutcome::CrashLoop(entry) = &outcome {
+        self.tell_of_loop(&outcome).await;
+        Ok(outcome)
+    }
+
+    async fn tell_of_loop(&self, outcome: &ClaimOutcome) {
+        if let ClaimOutcome::CrashLoop(entry) = outcome {
             // Nobody drives it, so whoever appended it tells of it.
             self.tell_up_to(entry, entry.row.head.seq, |_| true).await;
         }
-        Ok(outcome)
     }
 
     /// Gives a lease back; doing it twice is doing it once. The run as it was when the lease ended, or
@@ -670,6 +766,7 @@ impl Inner {
 
     async fn close(self: &Arc<Self>) -> Result<(), Error> {
         self.closing.send_replace(true);
+        self.say_leaving().await;
         drop(self.door.write().await);
         let mut joins = {
             let mut working = self.working();

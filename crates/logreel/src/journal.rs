@@ -31,6 +31,8 @@ const CACHE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// How long a driver that was told to stop waits for a store that cannot be reached. Before that it waits as
 /// long as it takes: what it has was done, and would be done again.
 const UNAVAILABLE_MAX: Duration = Duration::from_secs(30);
+/// How many milliseconds a look waits for an append that is under way.
+const LOOK_TRIES: u32 = 100;
 /// How long is waited before an append is sent again, at first and at most.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
@@ -349,7 +351,7 @@ impl Journal {
     /// Reads what others appended, when the run's doorbell rings. `head` is how far the log is known
     /// to reach; after an append of our own there is nothing to read.
     pub(crate) async fn look(&self, head: Option<Seq>) -> Result<(), Error> {
-        loop {
+        for _ in 0..LOOK_TRIES {
             if head.is_some_and(|head| head <= self.with_state(|state| state.row.head.seq)) {
                 return Ok(());
             }
@@ -361,6 +363,9 @@ impl Journal {
                 Err(_) => self.env.sleep(Duration::from_millis(1)).await,
             }
         }
+        // An append that takes so long waits for its store. Whoever looks must hear of other things meanwhile,
+        // and looks again.
+        Ok(())
     }
 
     /// The event at `seq`, which holds a result.

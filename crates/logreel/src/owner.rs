@@ -91,6 +91,7 @@ impl Renewal {
             .spawn(move || {
                 let (flag, wake) = &*stopped;
                 let mut guard = flag.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut away = false;
                 while !*guard {
                     let (next, timeout) = wake
                         .wait_timeout(guard, pulse.period())
@@ -98,8 +99,12 @@ impl Renewal {
                     guard = next;
                     if timeout.timed_out() && !*guard {
                         drop(guard);
-                        if let Err(error) = block_on(pulse.beat(&*store)) {
-                            tracing::warn!(%error, "the lease was not renewed; trying again");
+                        match block_on(pulse.beat(&*store)) {
+                            Ok(()) => away = false,
+                            Err(error) if !std::mem::replace(&mut away, true) => {
+                                tracing::warn!(%error, "the lease was not renewed; trying again");
+                            }
+                            Err(error) => tracing::debug!(%error, "the lease was not renewed"),
                         }
                         guard = flag.lock().unwrap_or_else(PoisonError::into_inner);
                     }

@@ -65,9 +65,13 @@ impl Inner {
                 pruned.needed.push(run);
                 continue;
             }
-            let (events, bytes) = self.weight(&run).await?;
+            use logreel_store::Error as Store;
+            let (events, bytes) = match self.weight(&run).await {
+                // Someone else was faster.
+                Err(Error::Store(Store::NotFound(_))) => continue,
+                weight => weight?,
+            };
             if !dry {
-                use logreel_store::Error as Store;
                 match self.store.delete(&run).await {
                     Ok(()) => {}
                     // Someone else was faster.

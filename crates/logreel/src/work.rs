@@ -13,10 +13,13 @@ use crate::child::FORSAKEN;
 use crate::ctx::Counted;
 use crate::driver::Begin;
 use crate::engine::{Engine, Inner};
+use crate::error::ErrorKind;
 use crate::owner::LOOK_EVERY;
 
 /// How often a worker looks for children that outlived their parents.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
+/// How many more runs are looked at where several workers go for the same ones.
+const CROWD: usize = 32;
 
 impl Engine {
     /// Drives ready and orphaned runs of the registered tasks, at most `at_once` of them at a time,
@@ -32,6 +35,17 @@ impl Engine {
     }
 }
 
+/// What became of a run that a worker went for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Took {
+    /// It is driven here.
+    It,
+    /// Another worker was first.
+    SomeoneElse,
+    /// It cannot be driven now, or not here.
+    Not,
+}
+
 impl Inner {
     async fn work(
         self: &Arc<Self>,
@@ -42,28 +56,53 @@ impl Inner {
         let mut driving: Vec<RunId> = Vec::new();
         let mut lacking: HashSet<RunId> = HashSet::new();
         let mut swept: Option<Duration> = None;
+        let mut enlisted = false;
+        let mut crowded = false;
+        let mut away = false;
         loop {
             if self.check_open().is_err() {
                 return Ok(());
+            }
+            if !enlisted {
+                match self.enlist(labels, at_once).await {
+                    Ok(()) => enlisted = true,
+                    Err(error) if error.kind() == ErrorKind::Unavailable => {
+                        warn_once(&mut away, &error);
+                    }
+                    Err(error) => return Err(error),
+                }
             }
             driving.retain(|run| self.is_driving(run));
             let now = self.env.monotonic();
             if swept.is_none_or(|at| now.saturating_sub(at) >= SWEEP_EVERY) {
                 swept = Some(now);
-                if let Err(error) = self.cancel_forsaken().await {
+                if let Err(error) = self.cancel_forsaken().await
+                    && !away
+                {
                     tracing::warn!(%error, "runs without a parent could not be looked for");
                 }
             }
             let free = at_once.saturating_sub(driving.len());
             if free > 0 {
                 let what = self.registry.claimable();
-                // Those we lack something for stay in the list, and must not hide the others.
-                let at_most = free + lacking.len();
+                // Those we lack something for stay in the list, and must not hide the others. Where several
+                // workers go for the same runs each begins somewhere else, among more of them.
+                let at_most = free + lacking.len() + if crowded { CROWD } else { 0 };
                 match self.store.claimable(&what, labels, at_most).await {
-                    Ok(runs) => self.take_all(runs, free, &mut driving, &mut lacking).await,
+                    Ok(mut runs) => {
+                        if crowded && !runs.is_empty() {
+                            let first = self.env.random_u64() % runs.len() as u64;
+                            runs.rotate_left(usize::try_from(first).unwrap_or(0));
+                        }
+                        let missed = self.take_all(runs, free, &mut driving, &mut lacking).await;
+                        crowded = missed > 0;
+                        if std::mem::take(&mut away) {
+                            tracing::warn!("the store is back");
+                        }
+                    }
                     // The next look may succeed; a worker does not die of a store's bad moment.
                     Err(error @ logreel_store::Error::Unavailable { .. }) => {
-                        tracing::warn!(%error, "no runs could be listed; trying again");
+                        warn_once(&mut away, &error.into());
                     }
                     Err(error) => return Err(error.into()),
                 }
@@ -79,23 +118,26 @@ impl Inner {
         }
     }
 
-    /// Takes what can be taken; a run that cannot be is somebody else's, or the next look's.
+    /// Takes what can be taken; a run that cannot be is somebody else's, or the next look's. Says how many others
+    /// were faster at.
     async fn take_all(
         self: &Arc<Self>,
         runs: Vec<RunId>,
         free: usize,
         driving: &mut Vec<RunId>,
         lacking: &mut HashSet<RunId>,
-    ) {
+    ) -> usize {
         let full = driving.len() + free;
+        let mut missed = 0;
         lacking.retain(|run| runs.contains(run));
         for run in runs {
             if driving.len() >= full {
-                return;
+                break;
             }
             match self.take(&run).await {
-                Ok(true) => driving.push(run),
-                Ok(false) => {}
+                Ok(Took::It) => driving.push(run),
+                Ok(Took::SomeoneElse) => missed += 1,
+                Ok(Took::Not) => {}
                 Err(error @ (Error::Lacks { .. } | Error::UnknownTask { .. })) => {
                     if lacking.insert(run) {
                         tracing::info!(%run, %error, "a run is left alone");
@@ -104,35 +146,48 @@ impl Inner {
                 Err(error) => tracing::warn!(%run, %error, "a run could not be taken"),
             }
         }
+        missed
     }
 
     /// Claims and drives one run. A run whose task was changed is left alone.
-    async fn take(self: &Arc<Self>, run: &RunId) -> Result<bool, Error> {
+    async fn take(self: &Arc<Self>, run: &RunId) -> Result<Took, Error> {
         if self.is_driving(run) {
-            return Ok(false);
+            return Ok(Took::Not);
         }
         let entry = self.store.entry(run).await?;
         if self.is_forsaken(&entry).await? {
             self.cancel(run, Some(FORSAKEN.to_owned())).await?;
-            return Ok(false);
+            return Ok(Took::Not);
         }
         if entry.over_limit {
-            return Ok(false);
+            return Ok(Took::Not);
+        }
+        if entry.is_driven() {
+            return Ok(Took::SomeoneElse);
         }
         let def = self.program_of(&entry).await?;
         if def.spec_digest != entry.row.facts.spec_digest {
-            return Ok(false);
+            return Ok(Took::Not);
         }
         let (answer, answered) = oneshot::channel();
-        let begin = Begin::Claim {
-            accept_spec_change: false,
-            answer,
+        self.spawn_driver(*run, def, Begin::Take { answer }, false);
+        // No answer: someone else is at it.
+        let Ok(outcome) = answered.await else {
+            return Ok(Took::SomeoneElse);
         };
-        self.spawn_driver(*run, def, begin, false);
-        match answered.await {
-            Ok(outcome) => Ok(matches!(outcome?, ClaimOutcome::Claimed(_))),
-            // This process has a driver for the run already.
-            Err(_) => Ok(false),
-        }
+        Ok(match outcome? {
+            ClaimOutcome::Claimed(_) => Took::It,
+            ClaimOutcome::Driven(_) => Took::SomeoneElse,
+            ClaimOutcome::NotReady(_) | ClaimOutcome::Limited(_) | ClaimOutcome::CrashLoop(_) => {
+                Took::Not
+            }
+        })
+    }
+}
+
+/// A store that is away for an hour is not told of two times a second.
+fn warn_once(away: &mut bool, error: &Error) {
+    if !std::mem::replace(away, true) {
+        tracing::warn!(%error, "the store cannot be reached; trying again until it can");
     }
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use logreel::Body;
 use logreel::core::event::Durability;
 use logreel::workflow::{Problem, Problems};
+use logreel::{Body, Status};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -209,18 +209,37 @@ impl<'t> Reader<'t> {
             let older_than = self.duration(value, "retention");
             return Some(Retention {
                 older_than,
-                keep_last: None,
+                ..Retention::default()
             });
         }
         let keys = &mut self.table(value, "retention")?;
         let older_than = keys.take("older_than");
         let keep_last = keys.take("keep_last");
+        let status = keys.take("status");
         let retention = Retention {
             older_than: older_than.and_then(|it| self.duration(it, "retention.older_than")),
             keep_last: keep_last.and_then(|it| self.count(it, "retention.keep_last")),
+            status: status.map_or_else(Vec::new, |it| self.ended(it, "retention.status")),
         };
+        if older_than.is_none() && keep_last.is_none() {
+            let message = "expected older_than or keep_last, or nothing would be kept";
+            self.problem(value, "retention", message.to_owned());
+        }
         self.no_others(keys);
         Some(retention)
+    }
+
+    /// Ways to end.
+    fn ended(&mut self, value: &Value<'t>, called: &str) -> Vec<Status> {
+        let said = self.list(value, called);
+        let read = said.iter().map(|text| text.parse::<Status>().ok());
+        let ended = read.map(|status| status.filter(|status| status.is_terminal()));
+        let ended: Option<Vec<Status>> = ended.collect();
+        if ended.is_none() {
+            let expected = "some of \"completed\", \"failed\" and \"cancelled\"";
+            self.wrong(value, called, expected);
+        }
+        ended.unwrap_or_default()
     }
 
     fn durability(&mut self, keys: &mut Keys<'_, 't>) -> Option<Durability> {

@@ -101,14 +101,15 @@ pub struct Running {
 }
 
 impl Running {
-    pub fn until(&mut self, what: &str) {
+    /// Reads until a line has this in it, and gives the line.
+    pub fn until(&mut self, what: &str) -> String {
         loop {
             let mut line = String::new();
             let count = self.stderr.read_line(&mut line).unwrap();
             assert!(count > 0, "{what:?} never came:\n{}", self.said);
             self.said.push_str(&line);
             if line.contains(what) {
-                return;
+                return line;
             }
         }
     }

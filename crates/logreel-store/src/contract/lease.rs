@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::facts::{from_parent, late, phase, step, step_id, task, wait};
 use super::{Harness, TestEnv, World};
-use crate::{ClaimOutcome, Claimable, Entry, Env, OwnerId};
+use crate::{Backlog, ClaimOutcome, Claimable, Duty, DutyKind, Entry, Env, OwnerId};
 
 const ANY_TASK: Claimable = Claimable {
     kind: RunKind::Task,
@@ -711,5 +711,63 @@ pub async fn claimable_runs_are_chosen_by_label(harness: &dyn Harness) {
             .expect("claimable runs");
         assert_eq!(found, expected, "{labels:?}");
     }
+    world.finish().await;
+}
+
+/// Owners are listed with what they said they are there for, and what waits for them with how long it does.
+pub async fn who_drives_and_what_waits_for_them_is_told(harness: &dyn Harness) {
+    let world = World::new(harness).await;
+    let (one, two) = (world.owner(1).await, world.owner(2).await);
+    let duty = Duty {
+        kind: DutyKind::Worker,
+        version: "1.2.3".to_owned(),
+        concurrency: Some(4),
+        labels: vec![("gpu".to_owned(), "true".to_owned())],
+        leaving: false,
+    };
+    let assigned = world.store.assign(one, &duty).await;
+    assigned.expect("an owner says what it is there for");
+    let moment = harness.lease() / 10;
+    let queued = world.create(task("queued"), None).await.row.run;
+    world.env.advance(moment);
+    let mut pen = world.claimed(&queued, one).await;
+    pen.write(vec![phase(Phase::Executing)]).await;
+    let waits = world.create(task("waits"), None).await.row.run;
+    world.env.advance(moment);
+    let owners = async || {
+        let owners = world.store.owners().await.expect("owners");
+        let told = owners.into_iter();
+        let told = told.map(|it| (it.owner.id, it.duty, it.running, it.alive));
+        told.collect::<Vec<_>>()
+    };
+    let expected = [(one, Some(duty.clone()), 1, true), (two, None, 0, true)];
+    assert_eq!(owners().await, expected);
+    let backlog = async || world.store.backlog().await.expect("a backlog");
+    let expected = Backlog {
+        ready: 1,
+        oldest_ready: Some((waits, moment)),
+        orphans: 0,
+        oldest_orphan: None,
+        claims: vec![moment],
+    };
+    assert_eq!(backlog().await, expected);
+    let leaving = Duty {
+        leaving: true,
+        ..duty
+    };
+    let assigned = world.store.assign(one, &leaving).await;
+    assigned.expect("it may say so again");
+    world.store.leave(one).await.expect("it leaves");
+    let expected = [(one, Some(leaving), 1, false), (two, None, 0, true)];
+    assert_eq!(
+        owners().await,
+        expected,
+        "for as long as it holds something"
+    );
+    let after = backlog().await;
+    let orphan = after.oldest_orphan.map(|(run, _)| run);
+    assert_eq!((after.orphans, orphan), (1, Some(queued)));
+    assert_eq!(world.claimed(&queued, two).await.epoch, Epoch(2));
+    assert_eq!(backlog().await.orphans, 0);
     world.finish().await;
 }

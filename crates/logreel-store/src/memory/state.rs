@@ -14,7 +14,7 @@ use logreel_core::{
 };
 
 use crate::tip::{Prepared, Tip};
-use crate::{Error, Owner, OwnerId, STAGED};
+use crate::{Duty, Error, Owner, OwnerId, STAGED};
 
 #[derive(Default)]
 pub(super) struct State {
@@ -123,6 +123,7 @@ pub(super) struct Member {
     pub owner: Owner,
     /// The monotonic time of its latest beat.
     pub beat: Duration,
+    pub duty: Option<Duty>,
     pub left: bool,
 }
 

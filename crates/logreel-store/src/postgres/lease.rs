@@ -143,6 +143,27 @@ async fn retire_ended(tx: &Tx, owner: i64) -> Result<(), Halt> {
     Ok(())
 }
 
+/// Takes a run for a worker, unless someone else is at it at this moment: a worker goes on to the next one
+/// instead of waiting for them.
+pub(super) async fn try_claim(
+    tx: &Tx,
+    run: RunId,
+    owner: OwnerId,
+) -> Result<Option<ClaimOutcome>, Halt> {
+    // In the order of `claim`, which locks all of it once more.
+    tx.shared.owners.joined(tx, owner).await?;
+    let unlocked = rows::load(tx, &run).await?;
+    if unlocked.lease.is_some() && unlocked.is_driven(tx) {
+        return Ok(Some(ClaimOutcome::Driven(unlocked.entry(tx).await?)));
+    }
+    limit::lock(tx, unlocked.row.facts.limit.as_ref()).await?;
+    let sql = "SELECT 1 FROM live WHERE run = $1 FOR UPDATE SKIP LOCKED";
+    if unlocked.live && tx.opt(sql, &[&unlocked.id]).await?.is_none() {
+        return Ok(None);
+    }
+    claim(tx, run, owner).await.map(Some)
+}
+
 /// Takes a run that is ready or orphaned, under the next epoch.
 pub(super) async fn claim(tx: &Tx, run: RunId, owner: OwnerId) -> Result<ClaimOutcome, Halt> {
     let claimer = tx.shared.owners.joined(tx, owner).await?;

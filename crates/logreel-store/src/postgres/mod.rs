@@ -16,6 +16,7 @@ mod clock;
 mod command;
 mod connect;
 mod create;
+mod crew;
 mod delete;
 mod doctor;
 mod erase;

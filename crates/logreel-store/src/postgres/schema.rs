@@ -19,7 +19,7 @@ use super::writer::Tx;
 use crate::Error;
 
 /// Changes with the tables: the number of the last migration.
-pub(super) const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 4;
 
 /// The database's clock in our unit.
 pub(super) const CLOCK: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::int8";
@@ -29,9 +29,10 @@ pub(super) const BRINGS: [&str; VERSION as usize] = [
     "runs, events and all that they need",
     "tokens of servers",
     "an order of all events that no import and no clock disturbs",
+    "what owners are there for",
 ];
 
-const MIGRATIONS: [&str; VERSION as usize] = [FIRST, TOKENS, STAMPS];
+const MIGRATIONS: [&str; VERSION as usize] = [FIRST, TOKENS, STAMPS, DUTIES];
 
 const FIRST: &str = r#"
 CREATE TABLE runs (
@@ -193,6 +194,11 @@ ALTER TABLE live ADD stored_at int8 NOT NULL DEFAULT 0;
 UPDATE live SET stored_at = coalesce((SELECT max(stored_at) FROM events WHERE run = live.run), 0);
 -- What nobody refers to goes at once, under a lock of its row.
 ALTER TABLE blobs DROP touched_at;
+"#;
+
+const DUTIES: &str = r#"
+-- JSON, for whoever wants to know who is there: no lease depends on it.
+ALTER TABLE owners ADD COLUMN duty text;
 "#;
 
 /// How often a race for the table of migrations is run again.

@@ -13,14 +13,15 @@ use super::open::PostgresStore;
 use super::owners::Life;
 use super::pulse::Beaten;
 use super::{
-    append, command, create, delete, erase, fork, import, lease, list, news, read, rows, stage,
+    append, command, create, crew, delete, erase, fork, import, lease, list, news, read, rows,
+    stage,
 };
 use crate::tip::prepare;
 use crate::{
-    Append, AppendError, Appended, ClaimOutcome, Claimable, Commanded, CreateError, Created,
-    Cursor, Doorbell, Entry, EraseError, Error, EventPage, Filter, ForkError, Heirs, Import,
-    ImportError, Lapsed, NewFork, NewRun, News, Owner, OwnerId, RunPage, RunStore, SessionInfo,
-    Since, Stats,
+    Append, AppendError, Appended, Backlog, ClaimOutcome, Claimable, Commanded, CreateError,
+    Created, Cursor, Doorbell, Duty, Entry, EraseError, Error, EventPage, Filter, ForkError, Heirs,
+    Import, ImportError, Lapsed, NewFork, NewRun, News, Owner, OwnerId, OwnerInfo, RunPage,
+    RunStore, SessionInfo, Since, Stats,
 };
 
 /// Reads on a connection of the pool.
@@ -275,6 +276,23 @@ impl RunStore for PostgresStore {
         writing!(self, owner = owner, |tx| lease::leave(&tx, *owner))?;
         self.shared().owners.let_go(owner);
         Ok(())
+    }
+
+    async fn assign(&self, owner: OwnerId, duty: &Duty) -> Result<(), Error> {
+        let duty = duty.clone();
+        reading!(self, |tx| crew::assign(&tx, owner, &duty))
+    }
+
+    async fn owners(&self) -> Result<Vec<OwnerInfo>, Error> {
+        reading!(self, |tx| crew::owners(&tx))
+    }
+
+    async fn backlog(&self) -> Result<Backlog, Error> {
+        reading!(self, |tx| crew::backlog(&tx))
+    }
+
+    async fn try_claim(&self, run: &RunId, owner: OwnerId) -> Result<Option<ClaimOutcome>, Error> {
+        writing!(self, run = *run, |tx| lease::try_claim(&tx, *run, owner))
     }
 
     fn notes(&self) -> Option<PathBuf> {

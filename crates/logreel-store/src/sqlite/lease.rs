@@ -21,10 +21,17 @@ pub(super) fn join(tx: &mut Tx<'_>, owner: &Owner) -> Result<(), Halt> {
     sweep(tx)?;
     tx.conn
         .prepare_cached(
-            "INSERT INTO owners (id, host, host_name, pid, beat, gone) VALUES (?1, ?2, ?3, ?4, 0, 0)
-             ON CONFLICT (id) DO UPDATE SET beat = beat + 1, gone = 0",
+            "INSERT INTO owners (id, host, host_name, pid, beat, gone, beat_at)
+             VALUES (?1, ?2, ?3, ?4, 0, 0, ?5)
+             ON CONFLICT (id) DO UPDATE SET beat = beat + 1, gone = 0, beat_at = excluded.beat_at",
         )?
-        .execute(params![owner.id.0.cast_signed(), owner.host, owner.host_name, owner.pid])?;
+        .execute(params![
+            owner.id.0.cast_signed(),
+            owner.host,
+            owner.host_name,
+            owner.pid,
+            tx.shared.env.now().as_micros()
+        ])?;
     Ok(())
 }
 
@@ -74,11 +81,12 @@ fn forget_if_idle(conn: &Connection, owner: i64) -> rusqlite::Result<()> {
 /// The owner lives. Gives the beat back.
 pub(super) fn beat(tx: &mut Tx<'_>, owner: OwnerId) -> Result<i64, Halt> {
     tx.shared.owners.joined(tx.conn, owner)?;
-    let sql = "UPDATE owners SET beat = beat + 1 WHERE id = ?1 RETURNING beat";
+    let sql = "UPDATE owners SET beat = beat + 1, beat_at = ?2 WHERE id = ?1 RETURNING beat";
+    let now = tx.shared.env.now().as_micros();
     Ok(tx
         .conn
         .prepare_cached(sql)?
-        .query_row([owner.0.cast_signed()], |row| row.get(0))?)
+        .query_row([owner.0.cast_signed(), now], |row| row.get(0))?)
 }
 
 /// The owner is gone; who it was is kept for as long as a run names it.

@@ -12,6 +12,7 @@ mod checkpoint;
 mod command;
 mod connect;
 mod create;
+mod crew;
 mod delete;
 mod doctor;
 mod erase;

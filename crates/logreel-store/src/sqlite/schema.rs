@@ -12,7 +12,7 @@
 use rusqlite::Connection;
 
 /// Changes with the tables.
-pub(super) const VERSION: u32 = 5;
+pub(super) const VERSION: u32 = 6;
 
 /// What each version brought, for people.
 pub(super) const BRINGS: [&str; VERSION as usize] = [
@@ -21,6 +21,7 @@ pub(super) const BRINGS: [&str; VERSION as usize] = [
     "whose the events of imported forks are",
     "sums of results as bytes",
     "blobs ahead of the events that name them",
+    "what owners are there for, and when they were heard last",
 ];
 
 /// The page size of a new store. A row of more than half a page has the page to itself, and one of more
@@ -162,7 +163,10 @@ CREATE TABLE owners (
   host_name TEXT NOT NULL,
   pid INTEGER NOT NULL,
   beat INTEGER NOT NULL,
-  gone INTEGER NOT NULL
+  gone INTEGER NOT NULL,
+  -- For people, no lease depends on either: JSON, and the wall clock of its latest beat.
+  duty TEXT,
+  beat_at INTEGER
 );
 
 -- Who lost the lease of a run in `live` by silence, and is not known dead.
@@ -220,6 +224,13 @@ pub(super) fn upgrade(conn: &Connection) -> rusqlite::Result<()> {
                PRIMARY KEY (run, digest)
              ) WITHOUT ROWID;
              PRAGMA user_version = 5;",
+        )?;
+    }
+    if version(conn)? == 5 {
+        conn.execute_batch(
+            "ALTER TABLE owners ADD COLUMN duty TEXT;
+             ALTER TABLE owners ADD COLUMN beat_at INTEGER;
+             PRAGMA user_version = 6;",
         )?;
     }
     Ok(())

@@ -10,15 +10,15 @@ use rusqlite::params;
 
 use super::open::SqliteStore;
 use super::{
-    append, command, create, delete, erase, fork, import, lease, list, news, read, rows, scan,
-    stage,
+    append, command, create, crew, delete, erase, fork, import, lease, list, news, read, rows,
+    scan, stage,
 };
 use crate::tip::prepare;
 use crate::{
-    Append, AppendError, Appended, ClaimOutcome, Claimable, Commanded, CreateError, Created,
-    Cursor, Doorbell, Each, Entry, EraseError, Error, EventPage, Filter, ForkError, Heirs, Import,
-    ImportError, Lapsed, NewFork, NewRun, News, Owner, OwnerId, RunPage, RunStore, SessionInfo,
-    Since, Stats,
+    Append, AppendError, Appended, Backlog, ClaimOutcome, Claimable, Commanded, CreateError,
+    Created, Cursor, Doorbell, Duty, Each, Entry, EraseError, Error, EventPage, Filter, ForkError,
+    Heirs, Import, ImportError, Lapsed, NewFork, NewRun, News, Owner, OwnerId, OwnerInfo, RunPage,
+    RunStore, SessionInfo, Since, Stats,
 };
 
 #[async_trait]
@@ -223,6 +223,21 @@ impl RunStore for SqliteStore {
             .await?;
         self.shared().owners.let_go(owner);
         Ok(())
+    }
+
+    async fn assign(&self, owner: OwnerId, duty: &Duty) -> Result<(), Error> {
+        let duty = duty.clone();
+        self.writer()
+            .submit(move |tx| crew::assign(tx, owner, &duty))
+            .await
+    }
+
+    async fn owners(&self) -> Result<Vec<OwnerInfo>, Error> {
+        self.reading(|conn| crew::owners(conn, self.shared()))
+    }
+
+    async fn backlog(&self) -> Result<Backlog, Error> {
+        self.reading(|conn| crew::backlog(conn, self.shared()))
     }
 
     fn notes(&self) -> Option<PathBuf> {
