@@ -186,6 +186,13 @@ impl Tokens {
 
     /// Makes a token worthless; `false` when there is none of that id.
     pub async fn revoke(&self, id: &str) -> Result<bool, TokenError> {
+        #[cfg_attr(
+            not(feature = "postgres"),
+            expect(
+                clippy::infallible_destructuring_match,
+                reason = "with the feature there are two kinds"
+            )
+        )]
         let file = match &self.0 {
             Kept::File(file) => file,
             #[cfg(feature = "postgres")]
