@@ -16,10 +16,13 @@ mod list;
 mod measure;
 mod open;
 mod place;
+mod postgres;
+mod postgres_list;
 mod record;
 mod resume;
 mod row;
 mod serve;
+mod server;
 mod step;
 mod tail;
 mod transcript;
@@ -99,6 +102,10 @@ enum Bench {
     Serve,
     /// A recorded program that prints 100 MB.
     Record,
+    /// Durable steps on PostgreSQL, beside a bare INSERT.
+    Postgres,
+    /// Listing and searching a million runs on PostgreSQL.
+    PostgresList,
 }
 
 fn main() -> Result<()> {
@@ -155,6 +162,8 @@ async fn run(bench: Bench, place: Place) -> Result<Vec<Row>> {
             Bench::Transcript => transcript::bench(&place).await,
             Bench::Serve => serve::bench(&place).await,
             Bench::Record => record::bench(&place),
+            Bench::Postgres => postgres::bench(&place).await,
+            Bench::PostgresList => postgres_list::bench(&place).await,
         }
     });
     measured.await?

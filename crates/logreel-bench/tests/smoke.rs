@@ -65,6 +65,17 @@ fn every_bench_gives_rows_of_the_agreed_shape() {
         found.dedup();
         assert_eq!(found.join(" "), "mib ms");
     }
+    // Only where there is a PostgreSQL.
+    for (bench, expected) in [
+        ("postgres", "p50_us p99_us per_s"),
+        ("postgres-list", "mib p50_us p99_us"),
+    ] {
+        if let Some(mut found) = metrics.remove(bench) {
+            found.sort();
+            found.dedup();
+            assert_eq!(found.join(" "), expected, "{bench}");
+        }
+    }
     // Under load only where `wrk` is installed.
     let mut found = metrics.remove("serve").unwrap_or_default();
     found.retain(|metric| metric != "per_s");

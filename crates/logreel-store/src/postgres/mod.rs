@@ -21,6 +21,8 @@ mod delete;
 mod doctor;
 mod erase;
 mod failure;
+#[cfg(feature = "bench")]
+mod fill;
 mod fork;
 mod import;
 mod lease;

@@ -305,11 +305,16 @@ impl Stored {
 
 /// `live.ready_at` of a run that nobody holds (SEMANTICS 18).
 pub(super) async fn queue_time(tx: &Tx, id: i64, row: &Row) -> Result<Option<i64>, Halt> {
-    Ok(match ready(tx, id, row).await? {
+    Ok(ready_at(&ready(tx, id, row).await?))
+}
+
+/// The same as it is stored.
+pub(super) fn ready_at(ready: &Ready) -> Option<i64> {
+    match ready {
         Ready::Never => None,
         Ready::Now => Some(NOW),
         Ready::At(at) => Some(at.as_micros()),
-    })
+    }
 }
 
 /// From when a worker may take the run. What is asked about children on the way is looked up, and asked
@@ -552,13 +557,17 @@ pub(super) async fn refer(tx: &Tx, id: i64, digest: &Digest) -> Result<(), Halt>
 
 /// Writes the words that a run is found by.
 pub(super) async fn index(tx: &Tx, id: i64, facts: &Facts) -> Result<(), Halt> {
-    let words: std::collections::BTreeSet<String> =
-        words_of(facts).iter().map(|word| cut(word)).collect();
-    let words: Vec<String> = words.into_iter().collect();
     let sql = "INSERT INTO search (run, words) VALUES ($1, $2)
         ON CONFLICT (run) DO UPDATE SET words = excluded.words";
-    tx.exec(sql, &[&id, &words]).await?;
+    tx.exec(sql, &[&id, &words(facts)]).await?;
     Ok(())
+}
+
+/// Those words, each once.
+pub(super) fn words(facts: &Facts) -> Vec<String> {
+    let words: std::collections::BTreeSet<String> =
+        words_of(facts).iter().map(|word| cut(word)).collect();
+    words.into_iter().collect()
 }
 
 /// A word as it is stored and looked for.
