@@ -200,6 +200,7 @@ impl Ctx {
         let mut start = command.start(Some(sender));
         let run = (groups::RUN.to_owned(), self.run_id().to_string());
         start.env.push(run);
+        self.0.until_commands_may_start().await?;
         let mut handle = match self.0.commands.start(None, start).await {
             Ok(handle) => handle,
             // The driver is stopping; the function must not see it as its own failure.

@@ -37,6 +37,8 @@ pub(crate) struct Execution {
     pub(crate) commands: Commands,
     /// When this execution began, on the monotonic clock; its lease is older.
     pub(crate) began: Duration,
+    /// From when commands may be started: those of a driver on another host have until then.
+    commands_from: Duration,
     /// Held while a kept signal is taken.
     pub(crate) taking: tokio::sync::Mutex<()>,
     asked: Mutex<Asked>,
@@ -111,6 +113,7 @@ impl Execution {
         engine: Arc<Inner>,
         context: Option<Digest>,
         logged: Logged,
+        commands_from: Duration,
     ) -> Self {
         let asked = Asked {
             context,
@@ -131,9 +134,26 @@ impl Execution {
             activity: Activity::default(),
             commands,
             began,
+            commands_from,
             taking: tokio::sync::Mutex::new(()),
             asked: Mutex::new(asked),
         }
+    }
+
+    /// Returns when a command may be started (SEMANTICS 21), with a lease that surely still holds (22).
+    pub(crate) async fn until_commands_may_start(&self) -> Result<(), TaskError> {
+        let env = &self.journal.env;
+        let left = self.commands_from.saturating_sub(env.monotonic());
+        if left.is_zero() {
+            return Ok(());
+        }
+        tracing::warn!(run = %self.journal.run, ?left, "a command may still run on another host; waiting");
+        tokio::select! {
+            () = env.sleep(left) => {}
+            stopped = self.until_stopped() => return Err(stopped),
+        }
+        crate::driver::check_lease(self).await;
+        Ok(())
     }
 
     fn asked(&self) -> MutexGuard<'_, Asked> {

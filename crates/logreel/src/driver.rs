@@ -166,10 +166,17 @@ async fn drive_to_stop(
     let input = value::resolve(&*engine.store, &input).await?;
     let owner = engine.owner().await?;
     // Whoever drove it before may have left commands behind: dead, or frozen past its lease.
-    if epoch > Epoch(1)
-        && let Some(notes) = engine.store.notes()
-    {
-        groups::stop_left_behind(&notes, owner.id(), &run, engine.lease, &*engine.env).await;
+    let mut commands_from = Duration::ZERO;
+    if epoch > Epoch(1) {
+        let (own, env) = (owner.id(), &*engine.env);
+        let has_waited = match engine.store.notes() {
+            Some(notes) => groups::stop_left_behind(&notes, own, &run, engine.lease, env).await,
+            None => false,
+        };
+        // On another host nobody can stop them but their own worker, which has one lease more for it.
+        if !has_waited && drove_elsewhere(engine, &run, &owner.owner.host).await {
+            commands_from = env.monotonic() + engine.lease;
+        }
     }
     if epoch == Epoch(1) {
         // Made while a pause went through its parent's children: nobody told it.
@@ -186,6 +193,7 @@ async fn drive_to_stop(
         Arc::clone(engine),
         context,
         logged,
+        commands_from,
     ));
     let tracked = Tracked {
         function: def.call(Ctx(Arc::clone(&execution)), input),
@@ -203,6 +211,17 @@ async fn drive_to_stop(
         end(&execution, returned).await?;
     }
     Ok(settle(&journal).await)
+}
+
+/// Whether someone on another host lost the run by silence, and may still have commands of it.
+async fn drove_elsewhere(engine: &Inner, run: &RunId, host: &str) -> bool {
+    match engine.store.lapsed(run).await {
+        Ok(lapsed) => lapsed.iter().any(|it| it.owner.host != host),
+        Err(error) => {
+            tracing::warn!(%run, %error, "who drove before is not known");
+            true
+        }
+    }
 }
 
 /// Puts a fact in the outbox; it goes out with the next append.

@@ -128,6 +128,7 @@ pub(crate) async fn to_its_end(ctx: &Ctx, execution: Execution) -> Result<Ended,
     }
     let tells_itself = outer.as_ref().is_some_and(|outer| outer.gives_up);
     let execution = &ctx.0;
+    execution.until_commands_may_start().await?;
     let started = execution
         .commands
         .start(outer.map(|outer| outer.step), start);

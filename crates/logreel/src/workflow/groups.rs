@@ -195,18 +195,20 @@ impl Groups {
 }
 
 /// Stops every group of this run that another owner listed: a dead one, or a frozen one that lost the
-/// lease. Returns when they are gone; where that cannot be seen, after one lease.
+/// lease. Returns when they are gone; where that cannot be seen, after one lease. Whether it waited for that.
 pub(crate) async fn stop_left_behind(
     folder: &Path,
     own: OwnerId,
     run: &RunId,
     lease: Duration,
     env: &dyn Env,
-) {
-    if !stop_reachable(folder, Some(own), run, env).await {
+) -> bool {
+    let is_unseen = !stop_reachable(folder, Some(own), run, env).await;
+    if is_unseen {
         tracing::warn!(%run, ?lease, "a command may still run elsewhere; waiting");
         env.sleep(lease).await;
     }
+    is_unseen
 }
 
 /// [`stop_left_behind`] without the wait; whether none can be left.
