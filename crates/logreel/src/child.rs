@@ -27,7 +27,6 @@ use crate::program::Program;
 use crate::replay::ChildCall;
 use crate::step::{Known, Retry, know, recorded};
 use crate::task::Task;
-use crate::value;
 
 /// A parent looks at its child at least this often, whatever the doorbell does.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -362,7 +361,7 @@ async fn result(
 ) -> Result<(Body, Vec<Blob>), TaskError> {
     let error = match &ended.end {
         End::Completed { output } => {
-            let output = value::resolve(&*ctx.0.journal.store, output).await?;
+            let output = ctx.0.journal.value(output).await?;
             match (child.check)(&output.to_value()) {
                 Err(misses) => {
                     let message = format!("the output misses its schema: {misses}");

@@ -14,15 +14,16 @@ use logreel_core::event::{Effect, Resolution, StepStarted, WaitKind};
 use logreel_core::meaning::ResultSet;
 use logreel_core::row::End;
 use logreel_core::{
-    AppendId, Batch, Blob, Body, Command, Draft, Epoch, Event, Json, Payload, Rejected, RunId,
-    RunState, Seq, Session, StepId, WaitId,
+    AppendId, Batch, Blob, Body, Command, Digest, Draft, Epoch, Event, Json, Payload, Rejected,
+    RunId, RunState, Seq, Session, StepId, WaitId,
 };
 use logreel_store::{Append, AppendError, Appended, Env, RunStore};
 use tokio::sync::{oneshot, watch};
 
-use crate::Error;
 use crate::hook::Hooks;
+use crate::owner::LOOK_EVERY;
 use crate::step::GIVEN_UP;
+use crate::{Error, ErrorKind, value};
 
 /// Events per page when a log is read.
 pub(crate) const PAGE: usize = 1000;
@@ -381,10 +382,47 @@ impl Journal {
         if let Some(event) = cached {
             return Ok(event);
         }
-        let mut page = self.store.events(&self.run, seq, 1).await?;
+        let read = || async { Ok(self.store.events(&self.run, seq, 1).await?) };
+        let mut page = self.patiently(read).await?;
         let missing =
             || logreel_store::Error::corrupt(format!("event {seq} of {} is missing", self.run));
         Ok(page.items.pop().ok_or_else(missing)?)
+    }
+
+    /// The value of a body, read from its blob when it is in one.
+    pub(crate) async fn value(&self, payload: &Payload) -> Result<Json, Error> {
+        self.patiently(|| value::resolve(&*self.store, payload))
+            .await
+    }
+
+    /// A blob; `None` when the store has none of that digest.
+    pub(crate) async fn blob(&self, digest: &Digest) -> Result<Option<Vec<u8>>, Error> {
+        let read = || async { Ok(self.store.blob(digest).await?) };
+        self.patiently(read).await
+    }
+
+    /// Reads again and again while the store cannot be reached: its bad moment is no failure of the run.
+    async fn patiently<T, F>(&self, read: impl Fn() -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        loop {
+            let error = match read().await {
+                Err(error) if error.kind() == ErrorKind::Unavailable => error,
+                read => return read,
+            };
+            tracing::warn!(run = %self.run, %error, "a result could not be read; trying again");
+            tokio::select! {
+                () = self.env.sleep(LOOK_EVERY) => {}
+                stop = self.told_to_stop() => match stop {
+                    Stop::Cancelled => return Err(error),
+                    // The function is about to be dropped, and must not see it as its own failure.
+                    Stop::Paused | Stop::Parked | Stop::Drained | Stop::Lost(_) => {
+                        std::future::pending().await
+                    }
+                },
+            }
+        }
     }
 
     fn folded(&self) -> MutexGuard<'_, Folded> {

@@ -17,7 +17,6 @@ use crate::error::TaskError;
 use crate::journal::{NEW_WAIT, Stop};
 use crate::live::LiveText;
 use crate::replay::Stage;
-use crate::value;
 
 /// The log of the run that a [`Ctx`] is part of; made by [`Ctx::log`].
 #[derive(Clone, Copy)]
@@ -114,12 +113,12 @@ impl<'c> Log<'c> {
 
     /// The value of a body, read from its blob when it is in one.
     pub async fn value(&self, payload: &Payload) -> Result<Json, TaskError> {
-        Ok(value::resolve(&*self.0.0.journal.store, payload).await?)
+        Ok(self.0.0.journal.value(payload).await?)
     }
 
     /// A blob; `None` when the store has none of that digest.
     pub async fn blob(&self, digest: &Digest) -> Result<Option<Vec<u8>>, TaskError> {
-        Ok(self.0.0.journal.store.blob(digest).await?)
+        Ok(self.0.0.journal.blob(digest).await?)
     }
 
     /// Says that work is under way.

@@ -15,7 +15,6 @@ use serde::de::DeserializeOwned;
 use crate::ctx::{Counted, Ctx, OUTER, Outer};
 use crate::error::TaskError;
 use crate::journal::{Announce, Journal, RecordError, Stop};
-use crate::value;
 
 /// A step that takes longer is announced, so that watchers see it; a shorter one costs one append.
 const ANNOUNCE_AFTER: Duration = Duration::from_millis(20);
@@ -329,7 +328,7 @@ pub(crate) async fn recorded<T: DeserializeOwned>(
             return Err(TaskError::of_kind("bug", message).permanent());
         }
     };
-    let json = value::resolve(&*ctx.0.journal.store, &output).await?;
+    let json = ctx.0.journal.value(&output).await?;
     decode(step, &json)
 }
 

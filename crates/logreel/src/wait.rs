@@ -16,7 +16,6 @@ use serde::de::DeserializeOwned;
 use crate::ctx::{Counted, Ctx};
 use crate::error::TaskError;
 use crate::journal::{NEW_WAIT, RecordError};
-use crate::value;
 
 /// A timer that ends sooner keeps its driver; a later one gives the lease back.
 const STAY_MAX: Duration = Duration::from_secs(5);
@@ -121,7 +120,7 @@ impl<'c> IntoFuture for ApprovalWait<'c> {
             let approved = ended.approved.ok_or_else(|| {
                 TaskError::of_kind("timeout", "nobody answered in time").permanent()
             })?;
-            let value = value::resolve(&*ctx.0.journal.store, &ended.value).await?;
+            let value = ctx.0.journal.value(&ended.value).await?;
             Ok(Approval {
                 approved,
                 by: ended.by,
@@ -200,7 +199,7 @@ impl<'c> IntoFuture for SignalWait<'c> {
                 let message = format!("signal `{signal}` did not come in time");
                 return Err(TaskError::of_kind("timeout", message).permanent());
             }
-            Ok(value::resolve(&*ctx.0.journal.store, &ended.value).await?)
+            Ok(ctx.0.journal.value(&ended.value).await?)
         })
     }
 }

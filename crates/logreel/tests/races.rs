@@ -305,3 +305,44 @@ async fn a_claim_or_a_start_whose_answer_was_lost_with_the_store_is_driven_once_
     working.await.unwrap().unwrap();
     other.close().await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_away_when_a_recorded_result_is_read_fails_no_run() {
+    let store: Arc<dyn RunStore> = Arc::new(MemoryStore::new(Arc::new(store::SystemEnv)));
+    let faults = Faults::new();
+    // So large that it is kept apart from the log, and read again by whoever goes on.
+    let large = |engine: &Engine, faults: Option<Faults>| -> Task<(), usize> {
+        engine.task("large", move |ctx: Ctx, (): ()| {
+            let faults = faults.clone();
+            async move {
+                if let Some(faults) = faults {
+                    let arm = || async {
+                        faults.away_after_next(5);
+                        Ok::<_, TaskError>(())
+                    };
+                    ctx.step("arm").run(arm).await?;
+                }
+                let work = || async { Ok::<_, TaskError>("x".repeat(100_000)) };
+                let text = ctx.step("large").run(work).await?;
+                ctx.signal("go").await?;
+                Ok(text.len())
+            }
+        })
+    };
+    let first = Engine::builder().store(Arc::clone(&store)).build();
+    let first = first.await.unwrap();
+    let run = large(&first, None).start(&()).await.unwrap().id();
+    until(&first, run, "wait.started").await;
+    first.close().await.unwrap();
+
+    let faulty = FaultyStore::new(Arc::clone(&store), faults.clone());
+    let next = Engine::builder().store(Arc::new(faulty)).build();
+    let next = next.await.unwrap();
+    large(&next, Some(faults));
+    next.signal(&run, "go", &()).await.unwrap();
+    next.resume(&run).await.unwrap();
+    let run = next.run(run).typed::<usize>();
+    let ended = tokio::time::timeout(hours(1), run.wait());
+    assert_eq!(ended.await.unwrap().unwrap(), Outcome::Completed(100_000));
+    next.close().await.unwrap();
+}

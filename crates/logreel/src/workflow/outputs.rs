@@ -12,7 +12,6 @@ use super::run::{Ended, Running};
 use super::spec::{Does, StepSpec, WaitSpec};
 use super::template::Scope;
 use crate::error::TaskError;
-use crate::value;
 
 /// Bytes of JSON kept.
 const CACHE_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -134,7 +133,7 @@ impl Running<'_> {
     }
 
     async fn resolve(&self, payload: &Payload) -> Result<Json, TaskError> {
-        Ok(value::resolve(&*self.ctx.0.journal.store, payload).await?)
+        Ok(self.ctx.0.journal.value(payload).await?)
     }
 }
 
