@@ -135,6 +135,24 @@ impl Served {
             .map_err(Into::into)
     }
 
+    /// What the run shall go on with when that is another spec than it was started with.
+    async fn accepted(
+        &self,
+        root: &RunId,
+        accept_spec_change: bool,
+    ) -> anyhow::Result<Option<Spec>> {
+        let acting = &*self.acting;
+        let said = match accept_spec_change {
+            true => Said::Accept,
+            false => Said::Nothing,
+        };
+        let entry = acting.store.entry(root).await?;
+        match entry.row.status().is_terminal() {
+            true => Ok(None),
+            false => changed::admit(acting, &entry, said).await,
+        }
+    }
+
     async fn go_on(
         &self,
         run: &RunId,
@@ -142,16 +160,8 @@ impl Served {
         request: Option<String>,
     ) -> anyhow::Result<()> {
         let acting = &*self.acting;
-        let said = match accept_spec_change {
-            true => Said::Accept,
-            false => Said::Nothing,
-        };
         let root = settle::root(&*acting.store, *run).await?;
-        let entry = acting.store.entry(&root).await?;
-        let accepted = match entry.row.status().is_terminal() {
-            true => None,
-            false => changed::admit(acting, &entry, said).await?,
-        };
+        let accepted = self.accepted(&root, accept_spec_change).await?;
         if root != *run {
             let mut resume = acting.engine.resume(run);
             if let Some(request) = &request {
@@ -207,6 +217,14 @@ impl Specs for Served {
 
     async fn start(&self, what: What, new: NewRun) -> Result<Begun, Problem> {
         self.begin(what, new).await.map_err(problem)
+    }
+
+    async fn check_resume(&self, run: &RunId, accept_spec_change: bool) -> Result<(), Problem> {
+        let check = async {
+            let root = settle::root(&*self.acting.store, *run).await?;
+            self.accepted(&root, accept_spec_change).await
+        };
+        check.await.map(drop).map_err(problem)
     }
 
     async fn resume(

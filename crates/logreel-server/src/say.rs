@@ -133,10 +133,13 @@ pub(crate) async fn resume(call: Call) -> Answered {
     let raises = add_budget.is_some();
     if let Some(add) = add_budget {
         let add = add.budget()?;
+        // First, so that a refusal leaves the limits as they were.
+        let specs = &call.app.specs;
+        specs.check_resume(&run, accept_spec_change).await?;
         let for_budget = |wait: &WaitStarted| wait.kind == WaitKind::Budget;
         // Of the two commands that this is, each has a name of its own.
         let key = call.idempotency_key()?.map(|key| format!("{key}:budget"));
-        let meant = tree::meant_by(&**engine.store(), run, key.as_deref(), for_budget).await?;
+        let meant = tree::raised_by(&**engine.store(), run, key.as_deref(), for_budget).await?;
         let mut raise = engine.add_budget(&meant, add, call.by());
         if let Some(key) = key {
             raise = raise.request(key);

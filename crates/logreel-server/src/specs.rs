@@ -67,6 +67,9 @@ pub trait Specs: Send + Sync + 'static {
     /// Starts a run, or finds the one that has its id or key.
     async fn start(&self, what: What, new: NewRun) -> Result<Begun, Problem>;
 
+    /// Refuses what [`Specs::resume`] would refuse because of what the spec says now; changes nothing.
+    async fn check_resume(&self, run: &RunId, accept_spec_change: bool) -> Result<(), Problem>;
+
     /// Drives a run on, under what its spec says now when that is accepted. One that waits for a person
     /// stays as it is. The same request again is not done again.
     async fn resume(
@@ -128,6 +131,13 @@ impl Specs for Registered {
             run: started.run.id(),
             attached: started.attached,
         })
+    }
+
+    async fn check_resume(&self, run: &RunId, accept_spec_change: bool) -> Result<(), Problem> {
+        match self.0.check_resume(run).await {
+            Err(logreel::Error::SpecChanged { .. }) if accept_spec_change => Ok(()),
+            checked => Ok(checked?),
+        }
     }
 
     async fn resume(

@@ -85,6 +85,24 @@ impl Engine {
         self.resume_with(run, program.map(Under::Other))
     }
 
+    /// Refuses what [`Engine::resume`] would refuse because of what the run goes on under; changes nothing.
+    pub async fn check_resume(&self, run: &RunId) -> Result<(), Error> {
+        let engine = &self.0;
+        let entry = engine.store.entry(run).await?;
+        let facts = &entry.row.facts;
+        if facts.ended.is_some() || facts.kind == RunKind::External {
+            return Ok(());
+        }
+        let program = engine.program_of(&entry).await?;
+        match facts.spec_digest == program.spec_digest {
+            true => Ok(()),
+            false => Err(Error::SpecChanged {
+                run: *run,
+                name: facts.agent.to_string(),
+            }),
+        }
+    }
+
     fn resume_with(&self, run: &RunId, under: Result<Under, Error>) -> Ask<ResumeOutcome> {
         let (engine, run) = (Arc::clone(&self.0), *run);
         Ask::new(async move |request| engine.resume(&run, under?, request).await)

@@ -1,5 +1,7 @@
 //! A run among those that it started and that started it: whom someone means who says something to it.
 
+use std::collections::VecDeque;
+
 use logreel_core::event::{Relation, WaitStarted};
 use logreel_core::row::Status;
 use logreel_core::{AppendId, Digest, RequestId, RunId};
@@ -14,6 +16,9 @@ const LIVE: [Status; 5] = [
     Status::Verifying,
     Status::Waiting,
 ];
+
+/// Runs of a family that are asked whether a request reached them before.
+const ASKED_MAX: usize = 1000;
 
 /// The run and its live children, children's children too, as they are now.
 pub async fn of(store: &dyn RunStore, run: &RunId) -> Result<Vec<Entry>, Error> {
@@ -57,23 +62,68 @@ pub async fn meant_by(
     request: Option<&str>,
     waits_for_it: impl Fn(&WaitStarted) -> bool,
 ) -> Result<RunId, Error> {
-    if let Some(request) = request {
-        // By its name alone: whoever asks something else under it is told so by the run that has it.
-        let id = AppendId::request(&RequestId::new(request)?, &Digest::of(b""));
-        let mut family = vec![run];
-        let mut next = 0;
-        while let Some(member) = family.get(next).copied() {
-            match store.landed(&member, &id).await {
-                Ok(None) => {}
-                Ok(Some(_)) | Err(logreel_store::Error::RequestIdTaken(_)) => return Ok(member),
-                Err(error) => return Err(error.into()),
-            }
-            let children = children_of(store, &member, &[]).await?;
-            family.extend(children.into_iter().map(|child| child.row.run));
-            next += 1;
-        }
+    match reached(store, run, request, Name::InOne).await? {
+        Some(reached) => Ok(reached),
+        None => meant(store, run, waits_for_it).await,
     }
-    meant(store, run, waits_for_it).await
+}
+
+/// [`meant_by`], of a request that raises a limit: the runs above the one that it reached have its name too.
+pub async fn raised_by(
+    store: &dyn RunStore,
+    run: RunId,
+    request: Option<&str>,
+    waits_for_it: impl Fn(&WaitStarted) -> bool,
+) -> Result<RunId, Error> {
+    match reached(store, run, request, Name::InThoseAbove).await? {
+        Some(reached) => Ok(reached),
+        None => meant(store, run, waits_for_it).await,
+    }
+}
+
+/// Which runs of a family have the name of a request that reached one of them.
+#[derive(PartialEq, Eq)]
+enum Name {
+    InOne,
+    InThoseAbove,
+}
+
+/// Whom a request of this name reached in the family of a run. Of a large family the latest are asked: a request is
+/// sent again soon, or not at all.
+async fn reached(
+    store: &dyn RunStore,
+    run: RunId,
+    request: Option<&str>,
+    name: Name,
+) -> Result<Option<RunId>, Error> {
+    let Some(request) = request else {
+        return Ok(None);
+    };
+    // By its name alone: whoever asks something else under it is told so by the run that has it.
+    let id = AppendId::request(&RequestId::new(request)?, &Digest::of(b""));
+    let (mut reached, mut asked) = (None, 0);
+    let mut left = VecDeque::from([run]);
+    while let Some(member) = left.pop_front() {
+        asked += 1;
+        match store.landed(&member, &id).await {
+            Ok(None) => {}
+            Ok(Some(_)) | Err(logreel_store::Error::RequestIdTaken(_)) => {
+                reached = Some(member);
+                // If it is not the one, that is below it.
+                left.clear();
+            }
+            // Deleted since it was listed.
+            Err(logreel_store::Error::NotFound(_)) if member != run => {}
+            Err(error) => return Err(error.into()),
+        }
+        if reached.is_some() && name == Name::InOne {
+            break;
+        }
+        let room = ASKED_MAX.saturating_sub(asked + left.len());
+        let children = children_of(store, &member, &[], room).await?;
+        left.extend(children.into_iter().map(|child| child.row.run));
+    }
+    Ok(reached)
 }
 
 /// The run that this one is, in the end, the work of: itself, or its oldest parent.
@@ -90,14 +140,16 @@ pub async fn root(store: &dyn RunStore, run: RunId) -> Result<RunId, Error> {
 
 /// The live runs that this one started; a fork or retry of it is none.
 pub async fn children(store: &dyn RunStore, run: &RunId) -> Result<Vec<Entry>, Error> {
-    children_of(store, run, &LIVE).await
+    children_of(store, run, &LIVE, usize::MAX).await
 }
 
-/// Those of its children that have one of these statuses; of any when there is none.
+/// Those of its children that have one of these statuses, latest first and at most so many; of any status when
+/// there is none.
 async fn children_of(
     store: &dyn RunStore,
     run: &RunId,
     statuses: &[Status],
+    most: usize,
 ) -> Result<Vec<Entry>, Error> {
     let filter = Filter {
         parent: Some(*run),
@@ -105,7 +157,7 @@ async fn children_of(
         ..Filter::default()
     };
     let (mut children, mut cursor) = (Vec::new(), None);
-    loop {
+    while children.len() < most {
         let page = store.list(&filter, cursor.as_ref(), 100).await?;
         children.extend(page.items.into_iter().filter(|entry| {
             let parent = entry.row.facts.parent.as_ref();
@@ -113,7 +165,9 @@ async fn children_of(
         }));
         cursor = page.next;
         if cursor.is_none() {
-            return Ok(children);
+            break;
         }
     }
+    children.truncate(most);
+    Ok(children)
 }
