@@ -14,32 +14,33 @@ const LIMIT: u64 = 50;
 pub(crate) const LIMIT_MAX: u64 = 1000;
 /// A page that would be longer ends sooner.
 const PAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Runs that are read at a time: a row may hold megabytes of state that no list shows.
+const READ: usize = 16;
 
 /// `GET /v1/runs`
 pub(crate) async fn list(call: Call) -> Answered {
     let filter = filter(&call).await?;
     let limit = call.number("limit", 1..=LIMIT_MAX)?.unwrap_or(LIMIT);
     let limit = usize::try_from(limit).unwrap_or(1);
-    let cursor = call.query("cursor").map(|it| Cursor(it.to_owned()));
+    let mut next = call.query("cursor").map(|it| Cursor(it.to_owned()));
     let store = call.app.engine.store();
-    let page = store.list(&filter, cursor.as_ref(), limit).await?;
     let (mut items, mut bytes) = (Vec::new(), 0);
-    for entry in &page.items {
-        let run = answer::raw(&RunView::listed(entry))?;
-        bytes += run.get().len();
-        if bytes > PAGE_BYTES_MAX && !items.is_empty() {
+    loop {
+        let read = READ.min(limit - items.len());
+        let page = store.list(&filter, next.as_ref(), read).await?;
+        let before = bytes;
+        for entry in &page.items {
+            let run = answer::raw(&RunView::listed(entry))?;
+            bytes += run.get().len();
+            items.push(run);
+        }
+        next = page.next;
+        // As if the next ones were as long as these.
+        let is_full = bytes + (bytes - before) > PAGE_BYTES_MAX;
+        if next.is_none() || items.len() >= limit || is_full {
             break;
         }
-        items.push(run);
     }
-    let next = match items.len() < page.items.len() {
-        // Where the page ends that has no more than these.
-        true => {
-            let shorter = store.list(&filter, cursor.as_ref(), items.len()).await?;
-            shorter.next
-        }
-        false => page.next,
-    };
     let next = next.map(|Cursor(next)| next);
     answer::json(&Page {
         items,

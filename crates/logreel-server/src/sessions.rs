@@ -1,7 +1,9 @@
 //! Sessions: the list, and the end of what goes on in one.
 
+use std::cmp::Reverse;
+
 use logreel::store::SessionInfo;
-use logreel::{CancelOutcome, Entry, ErrorKind, Filter, RunId, SessionHandle, Status, Timestamp};
+use logreel::{ErrorKind, Filter, RunId, SessionHandle, Status, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::Problem;
@@ -37,22 +39,57 @@ pub(crate) const LIMIT_MAX: u64 = 1000;
 pub(crate) async fn list(call: Call) -> Answered {
     let limit = call.number("limit", 1..=LIMIT_MAX)?.unwrap_or(LIMIT);
     let limit = usize::try_from(limit).unwrap_or(1);
+    let after = call.query("cursor").map(Place::parse).transpose()?;
     let mut sessions = call.app.engine.sessions().await?;
-    // A cursor is the last session that the caller has.
-    if let Some(last) = call.query("cursor") {
-        let mut had = sessions.iter();
-        let had = had.position(|info| info.session.as_str() == last);
-        let none = || Problem::usage(format!("`cursor`: there is no session {last:?}"));
-        sessions.drain(..=had.ok_or_else(none)?);
+    sessions.sort_by_cached_key(Place::of);
+    if let Some(after) = after {
+        let had = sessions.partition_point(|info| Place::of(info) <= after);
+        sessions.drain(..had);
     }
     let has_more = sessions.len() > limit;
     sessions.truncate(limit);
-    let last = sessions.last().map(|info| info.session.as_str().to_owned());
+    let last = sessions.last().map(|info| Place::of(info).cursor());
     answer::json(&Page {
         items: sessions.into_iter().map(View::from).collect(),
         next: last.filter(|_| has_more),
         has_more,
     })
+}
+
+/// Where a session stands in the list: latest first, those without a run last, equal ones by name. A cursor is the place
+/// of the last one that the caller has. A session with a new run moves to the front, and what comes after that place stays
+/// what it was.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    latest: Reverse<Option<i64>>,
+    name: String,
+}
+
+impl Place {
+    fn of(info: &SessionInfo) -> Self {
+        Self {
+            latest: Reverse(info.last_created_at.map(Timestamp::as_micros)),
+            name: info.session.as_str().to_owned(),
+        }
+    }
+
+    fn cursor(&self) -> String {
+        let at = self.latest.0.map(|at| at.to_string());
+        format!("{}:{}", at.unwrap_or_default(), self.name)
+    }
+
+    fn parse(cursor: &str) -> Result<Self, Problem> {
+        let none = || Problem::usage(format!("`cursor` is {cursor:?}, which no page ended with"));
+        let (at, name) = cursor.split_once(':').ok_or_else(none)?;
+        let latest = match at {
+            "" => None,
+            at => Some(at.parse().map_err(|_| none())?),
+        };
+        Ok(Self {
+            latest: Reverse(latest),
+            name: name.to_owned(),
+        })
+    }
 }
 
 #[derive(Deserialize, Default)]
@@ -66,45 +103,23 @@ pub(crate) async fn cancel(call: Call) -> Answered {
     let Said { reason } = call.json()?;
     let (session, info) = known(&call).await?;
     let reason = reason.unwrap_or_else(|| format!("by {}", call.by()));
-    let cancel = call.under_key(session.cancel(reason))?;
-    match cancel.await? {
-        CancelOutcome::Requested | CancelOutcome::AlreadyTerminal(_) => {}
-        // Cancelling twice is harmless, as it is by a run's id.
-        CancelOutcome::NotFound => {
-            let latest = latest(&call, &info, Vec::new()).await?;
-            let latest = latest.filter(|entry| entry.row.status() == Status::Cancelled);
-            let entry = latest.ok_or_else(|| {
-                let detail = format!("session {} has no active run", info.session);
-                Problem::new(ErrorKind::NotApplicable, detail)
-            })?;
-            return answer::whole(&call.app, &entry).await;
-        }
+    let cancel = call.under_key(session.cancel_active(reason))?;
+    if let Some((run, _)) = cancel.await? {
+        return answer::run(&call.app, &run).await;
     }
-    let run = match info.active {
-        Some(run) => run,
-        // The same request again: it is about the run that it cancelled.
-        None => {
-            let cancelled = latest(&call, &info, vec![Status::Cancelled]).await?;
-            let gone = || Problem::not_found("the run that was cancelled is not there any more");
-            cancelled.ok_or_else(gone)?.row.run
-        }
-    };
-    answer::run(&call.app, &run).await
-}
-
-/// The session's latest run, of any of these statuses.
-async fn latest(
-    call: &Call,
-    info: &SessionInfo,
-    status: Vec<Status>,
-) -> Result<Option<Entry>, Problem> {
+    // Cancelling twice is harmless, as it is by a run's id.
     let filter = Filter {
         session: Some(info.session.clone()),
-        status,
         ..Filter::default()
     };
-    let page = call.app.engine.store().list(&filter, None, 1).await?;
-    Ok(page.items.into_iter().next())
+    let latest = call.app.engine.store().list(&filter, None, 1).await?;
+    let latest = latest.items.into_iter().next();
+    let latest = latest.filter(|entry| entry.row.status() == Status::Cancelled);
+    let entry = latest.ok_or_else(|| {
+        let detail = format!("session {} has no active run", info.session);
+        Problem::new(ErrorKind::NotApplicable, detail)
+    })?;
+    answer::whole(&call.app, &entry).await
 }
 
 /// `POST /v1/sessions/{s}/close`

@@ -8,7 +8,7 @@ use logreel_store::{Filter, SessionInfo};
 use crate::Error;
 use crate::cancel::CancelOutcome;
 use crate::engine::{Engine, Inner};
-use crate::request::Ask;
+use crate::request::{Ask, Request};
 
 /// A session by its name.
 #[derive(Clone)]
@@ -39,20 +39,41 @@ impl SessionHandle {
     pub fn cancel(&self, reason: impl Into<String>) -> Ask<CancelOutcome> {
         let (session, reason) = (self.clone(), reason.into());
         Ask::new(async move |request| {
-            let engine = &session.engine;
-            let asked = ("cancel the session's run", &session.session, &reason);
-            let id = request.append_id(engine, &asked);
-            // The same request again is about the run that it cancelled, whoever is active now.
-            if request.named(&asked).is_some()
-                && let Some(run) = session.run_cancelled_by(&id).await?
-            {
-                return engine.cancel_as(&run, id, Some(reason)).await;
-            }
-            match session.active().await? {
-                None => Ok(CancelOutcome::NotFound),
-                Some(run) => engine.cancel_as(&run, id, Some(reason)).await,
-            }
+            let cancelled = session.cancel_one(reason, request).await?;
+            Ok(cancelled.map_or(CancelOutcome::NotFound, |(_, outcome)| outcome))
         })
+    }
+
+    /// [`SessionHandle::cancel`], and which run that was; `None` when none was active.
+    pub fn cancel_active(&self, reason: impl Into<String>) -> Ask<Option<(RunId, CancelOutcome)>> {
+        let (session, reason) = (self.clone(), reason.into());
+        Ask::new(async move |request| session.cancel_one(reason, request).await)
+    }
+
+    async fn cancel_one(
+        &self,
+        reason: String,
+        request: Request,
+    ) -> Result<Option<(RunId, CancelOutcome)>, Error> {
+        let engine = &self.engine;
+        let asked = ("cancel the session's run", &self.session, &reason);
+        let id = request.append_id(engine, &asked);
+        // The same request again is about the run that it cancelled, whoever is active now.
+        let before = match request.named(&asked) {
+            Some(_) => self.run_cancelled_by(&id).await?,
+            None => None,
+        };
+        let run = match before {
+            Some(run) => Some(run),
+            None => self.active().await?,
+        };
+        match run {
+            None => Ok(None),
+            Some(run) => {
+                let outcome = engine.cancel_as(&run, id, Some(reason)).await?;
+                Ok(Some((run, outcome)))
+            }
+        }
     }
 
     async fn run_cancelled_by(&self, id: &AppendId) -> Result<Option<RunId>, Error> {
