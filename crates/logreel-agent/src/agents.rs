@@ -236,6 +236,12 @@ impl logreel::Agents for Agents {
         }
     }
 
+    fn misfit(&self, spec: &Value, input: &Value) -> Option<String> {
+        let spec = AgentSpec::from_json(spec).ok()?;
+        let misfit = spec.admit(input).err()?;
+        Some(misfit.to_string())
+    }
+
     fn unpriced(&self, spec: &Value) -> Option<String> {
         let spec = AgentSpec::from_json(spec).ok()?;
         let unpriced = spec.unpriced_model(&|model| self.is_priced(model));

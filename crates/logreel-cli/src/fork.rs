@@ -94,8 +94,15 @@ async fn make(
 ) -> anyhow::Result<Followed> {
     let entry = acting.store.entry(&run).await?;
     if matches!(entry.row.facts.kind, RunKind::Record | RunKind::External) {
-        let message = format!("{run} was driven by another program, which no fork can go on with");
-        return Err(Failure::new(ErrorKind::NotApplicable, message).into());
+        let message =
+            format!("{run} was driven by another program, which nothing here can go on with");
+        let mut refused = Failure::new(ErrorKind::NotApplicable, message);
+        if entry.row.facts.kind == RunKind::External {
+            refused = refused.hint(
+                "over HTTP it can be forked for its client: POST /v1/runs/ID/fork, then …/lease",
+            );
+        }
+        return Err(refused.into());
     }
     let mut fork = acting.engine.fork(&run, args.at.clone()).by(ask::who());
     let given = match &args.input {

@@ -13,6 +13,7 @@
 //! # drop(app); engine.close().await?; Ok(()) }
 //! ```
 
+mod again;
 mod agui;
 mod answer;
 mod app;

@@ -1,13 +1,10 @@
 //! What is said to a run: stop, go on, yes, no, here is what you wait for.
 
-use std::collections::BTreeMap;
-
 use axum::http::HeaderValue;
 use logreel::core::Payload;
 use logreel::core::event::{Budget, Resolution, WaitKind, WaitStarted};
-use logreel::{Answer, CancelOutcome, ErrorKind, ForkPoint, Json, RunId, Status, WaitId, tree};
+use logreel::{Answer, CancelOutcome, ErrorKind, Json, RunId, Status, WaitId, tree};
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
 
 use crate::call::Call;
 use crate::operation::Answered;
@@ -25,7 +22,7 @@ struct Reason {
 }
 
 /// `null` that is said is not the same as nothing said.
-fn said<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Json>, D::Error> {
+pub(crate) fn said<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Json>, D::Error> {
     Json::deserialize(deserializer).map(Some)
 }
 
@@ -323,84 +320,4 @@ pub(crate) async fn signal(call: Call) -> Answered {
     call.under_key(engine.signal(&meant, &*name, &value))?
         .await?;
     answer::run(&call.app, &run).await
-}
-
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields, default)]
-struct Retry {
-    from: Option<String>,
-    #[serde(deserialize_with = "said")]
-    input: Option<Json>,
-    model: Option<String>,
-}
-
-/// `POST /v1/runs/{id}/retry`
-pub(crate) async fn retry(call: Call) -> Answered {
-    let given: Retry = call.json()?;
-    let run = call.run().await?;
-    let engine = &call.app.engine;
-    let mut retry = engine.retry(&run);
-    if let Some(from) = given.from {
-        retry = retry.from(from);
-    }
-    if let Some(input) = given.input {
-        retry = retry.input(&input);
-    }
-    if let Some(model) = given.model {
-        retry = retry.under_agent(call.app.specs.on_model(&run, &model).await?);
-    }
-    if let Some(key) = call.idempotency_key()? {
-        retry = retry.request(key);
-    }
-    if engine.is_worker() {
-        retry = retry.queue();
-    }
-    let made = retry.await?;
-    answer::made(&call.app, &made.id()).await
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Fork {
-    at: Value,
-    #[serde(default, deserialize_with = "said")]
-    input: Option<Json>,
-    model: Option<String>,
-    message: Option<String>,
-    #[serde(default)]
-    results: BTreeMap<String, Json>,
-}
-
-/// `POST /v1/runs/{id}/fork`
-pub(crate) async fn fork(call: Call) -> Answered {
-    let given: Fork = call.required_json()?;
-    let at = match &given.at {
-        Value::String(text) => text.parse(),
-        other => other.to_string().parse(),
-    };
-    let at: ForkPoint = at.map_err(|error| Problem::invalid(format!("`at`: {error}")))?;
-    let run = call.run().await?;
-    let engine = &call.app.engine;
-    let mut fork = engine.fork(&run, at).by(call.by());
-    if let Some(input) = given.input {
-        fork = fork.input(&input);
-    }
-    if let Some(model) = given.model {
-        let spec = call.app.specs.on_model(&run, &model).await?;
-        fork = fork.under_agent(spec).model(model);
-    }
-    if let Some(text) = given.message {
-        fork = fork.message(text);
-    }
-    for (of, result) in &given.results {
-        fork = fork.result(of, result);
-    }
-    if let Some(key) = call.idempotency_key()? {
-        fork = fork.request(key);
-    }
-    if engine.is_worker() {
-        fork = fork.queue();
-    }
-    let made = fork.await?;
-    answer::made(&call.app, &made.id()).await
 }

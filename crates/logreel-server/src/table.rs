@@ -7,13 +7,14 @@ use crate::call::KEY_BYTES_MAX;
 use crate::operation::{Given, Operation};
 use crate::say::{RECEIPT, WARNING};
 use crate::{
-    agui, blobs, diff, events, export, external, feed, health, metrics, openapi, runs, say,
+    again, agui, blobs, diff, events, export, external, feed, health, metrics, openapi, runs, say,
     sessions, start,
 };
 
 const JSON: &str = "application/json";
 const STREAM: &str = "text/event-stream";
 const BYTES: &str = "application/octet-stream";
+const PROTOBUF: &str = "application/x-protobuf";
 const LINES: &str = "application/jsonl";
 
 /// Hands a call to a function of it.
@@ -87,6 +88,11 @@ fn make(
         .answers(201, "The new run", &[(JSON, "Run")])
         .with("Location", "Where it is")
         .with("ETag", "Changes when the run does")
+        .answers(
+            200,
+            "With `dry_run`: what it would write outside again; nothing was made",
+            &[(JSON, "Outlook")],
+        )
         .may(&[404, 409])
 }
 
@@ -307,13 +313,23 @@ fn about_runs() -> Vec<Operation> {
         )
         .query(
             "format",
-            json!({"enum": ["jsonl", "reel", "checkpoint"]}),
-            "jsonl when nothing is said",
+            json!({"enum": ["jsonl", "reel", "otlp", "checkpoint"]}),
+            "jsonl when nothing is said; otlp is a trace, an `ExportTraceServiceRequest`",
+        )
+        .query(
+            "content",
+            json!({"type": "boolean"}),
+            "Of otlp: true for what was said, too",
         )
         .answers(
             200,
             "The file",
-            &[(LINES, "Text"), (BYTES, "Bytes"), (JSON, "Anything")],
+            &[
+                (LINES, "Text"),
+                (BYTES, "Bytes"),
+                (PROTOBUF, "Bytes"),
+                (JSON, "Anything"),
+            ],
         )
         .may(&[404, 409]),
     ]
@@ -385,7 +401,7 @@ fn said_to_runs() -> Vec<Operation> {
             "Goes on with a failed or cancelled run in a new one that shares what finished",
             "Retry",
             false,
-            by!(say::retry),
+            by!(again::retry),
         ),
         make(
             "/v1/runs/{id}/fork",
@@ -393,7 +409,7 @@ fn said_to_runs() -> Vec<Operation> {
             "Goes another way from an earlier event, in a new run that shares what came before",
             "Fork",
             true,
-            by!(say::fork),
+            by!(again::fork),
         ),
     ]
 }

@@ -45,6 +45,11 @@ pub trait Agents: Send + Sync {
     /// The limits it asks for.
     fn budget(&self, spec: &Value) -> Budget;
 
+    /// Why an input is not what the agent takes, if it is not.
+    fn misfit(&self, _spec: &Value, _input: &Value) -> Option<String> {
+        None
+    }
+
     /// A model of it, or of the agents inside it, whose price is not known: no limit in dollars can be
     /// kept then.
     fn unpriced(&self, _spec: &Value) -> Option<String> {

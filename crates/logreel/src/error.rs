@@ -304,10 +304,10 @@ pub enum Error {
         /// Why.
         why: String,
     },
-    /// The input misses the workflow's schema.
+    /// The input misses the schema of the workflow or agent.
     #[error("the input does not fit `{name}`: {misfit}")]
     Input {
-        /// The workflow's name.
+        /// The name of the workflow or agent.
         name: String,
         /// What was expected.
         misfit: String,
@@ -369,6 +369,9 @@ pub enum Error {
         "{0} is driven from outside; its client goes on with it, once it has claimed its lease"
     )]
     DrivenOutside(RunId),
+    /// What was watched of another program is no work that can go on.
+    #[error("{0} is the record of another program, which no copy of it can go on with")]
+    OnlyRecorded(RunId),
     /// Only runs that were started for a client are driven by one.
     #[error(
         "{0} is not driven from outside; only a run that was started for an external driver is"
@@ -587,7 +590,9 @@ impl Error {
             Self::AlreadyHere(_) => ErrorKind::Conflict,
             Self::DamagedCheckpoint(_) => ErrorKind::Invalid,
             Self::HasChildren { .. } | Self::NotSteered(_) => ErrorKind::NotApplicable,
-            Self::DrivenOutside(_) | Self::NotExternal(_) => ErrorKind::NotApplicable,
+            Self::DrivenOutside(_) | Self::NotExternal(_) | Self::OnlyRecorded(_) => {
+                ErrorKind::NotApplicable
+            }
             Self::LeaseLost { .. } => ErrorKind::Fenced,
             Self::WrongSecret(_) => ErrorKind::Forbidden,
             Self::HeadMoved(_) => ErrorKind::Conflict,

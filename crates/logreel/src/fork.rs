@@ -189,18 +189,19 @@ impl ForkRun {
     }
 
     /// Which event it leaves its parent at, and which writes it would do again. Makes nothing. From then
-    /// on the point is that event, wherever a parent that is driven has got to.
+    /// on the point is that event, wherever a parent that is driven has got to. What making it would refuse is
+    /// refused.
     pub async fn look(&mut self) -> Result<Outlook, Error> {
         let at = point::find(&self.engine, &self.parent, &self.point).await?;
         self.point = ForkPoint::At(at);
         let given: Vec<String> = self.results.iter().map(|(call, _)| call.clone()).collect();
-        let entry = self.engine.store.entry(&self.parent).await?;
+        let plan = self.plan(self.parent).await?;
         let leaving = Leaving {
             run: self.parent,
             at,
             given: &given,
             forgotten: &[],
-            anew: begins_anew(&entry, self.input.as_ref()),
+            anew: begins_anew(&plan.entry, self.input.as_ref()),
         };
         look(&self.engine, &leaving).await
     }
@@ -215,11 +216,25 @@ impl ForkRun {
             Some((run, None)) => Some(run),
             None => None,
         };
+        let run = self.run.or(named).unwrap_or_else(|| engine.env.run_id());
+        let plan = self.plan(run).await?;
+        let queue = self.queue || plan.entry.row.facts.kind == RunKind::External;
+        engine
+            .make_and_drive(plan.new, plan.program, self.git, queue)
+            .await
+    }
+
+    /// The fork that is to be made, under this id, or why there is none.
+    async fn plan(&self, run: RunId) -> Result<Plan, Error> {
+        let engine = &self.engine;
         let entry = engine.store.entry(&self.parent).await?;
         if entry.erased {
             return Err(ForkError::Erased(self.parent).into());
         }
-        let at = point::find(&engine, &self.parent, &self.point).await?;
+        if entry.row.facts.kind == RunKind::Record {
+            return Err(Error::OnlyRecorded(self.parent));
+        }
+        let at = point::find(engine, &self.parent, &self.point).await?;
         let state = engine.at(&self.parent, at).await?;
         if !self.messages.is_empty() && state.row.facts.kind != RunKind::Agent {
             return Err(Error::NotSteered(self.parent));
@@ -234,14 +249,16 @@ impl ForkRun {
                 name: state.row.facts.agent.to_string(),
             });
         }
-        let run = self.run.or(named).unwrap_or_else(|| engine.env.run_id());
         let mut new = NewFork::of(run, self.parent, ForkAt::Seq(at), Relation::Fork);
         let redaction = engine.redaction_in(&self.parent).await;
-        if let Some(input) = self.input {
-            let input = redaction.json(input?);
-            if let Some(workflow) = def.as_ref().and_then(|def| def.workflow.as_ref()) {
-                workflow.admit(&input)?;
-            }
+        if let Some(input) = &self.input {
+            let input = redaction.json(input.clone()?);
+            let agent = match &self.under {
+                Under::Agent(spec) => Some(spec),
+                Under::Stored | Under::Registered | Under::Workflow(_) => None,
+            };
+            let admitted = engine.admit(&entry, def.as_deref(), agent, &input);
+            admitted.await?;
             let (input, blob) = Payload::of(input);
             new.input = Some(input);
             new.blobs.extend(blob);
@@ -250,14 +267,14 @@ impl ForkRun {
         if let Some(def) = changed {
             // The new spec's limits, as a run that starts with it has them.
             new.budget = Some(def.budget.clone());
-            new.changes.push(match self.model {
-                Some(model) => Change::Model(model),
+            new.changes.push(match &self.model {
+                Some(model) => Change::Model(model.clone()),
                 None => Change::Spec,
             });
-            change_spec(&mut new, def, self.spec_file);
+            change_spec(&mut new, def, self.spec_file.clone());
         }
         let mut given = Given::default();
-        for (call, result) in self.results {
+        for (call, result) in &self.results {
             let parting = Parting {
                 run: self.parent,
                 at,
@@ -265,8 +282,8 @@ impl ForkRun {
                 workflow: def.as_ref().and_then(|def| def.workflow.as_ref()),
                 now: engine.env.now(),
             };
-            let result = redaction.json(result?);
-            given.add(&engine, &parting, &call, &result).await?;
+            let result = redaction.json(result.clone()?);
+            given.add(engine, &parting, call, &result).await?;
         }
         // The store folds the same again; one of them is enough at a time.
         drop(state);
@@ -275,13 +292,17 @@ impl ForkRun {
         new.changes.extend(given.changes);
         new.then.extend(given.then);
         new.blobs.extend(given.blobs);
-        for text in self.messages {
-            let (by, text) = (self.by.clone(), redaction.text(text));
+        for text in &self.messages {
+            let (by, text) = (self.by.clone(), redaction.text(text.clone()));
             new.changes.push(Change::Message);
             new.then.push(Draft::new(MessageQueued { by, text }));
         }
         drop(redaction);
-        engine.make_and_drive(new, def, self.git, self.queue).await
+        Ok(Plan {
+            entry,
+            new,
+            program: def,
+        })
     }
 
     /// What drives it; `None` when that is left to whoever takes it from the queue.
@@ -310,10 +331,21 @@ impl ForkRun {
                 other: program.kind,
             }),
             Ok(program) => Ok(Some(program)),
+            // Its client claims it.
+            Err(Error::UnknownTask { .. }) if state.row.facts.kind == RunKind::External => Ok(None),
             Err(Error::UnknownTask { .. } | Error::Lacks { .. }) if self.queue => Ok(None),
             Err(error) => Err(error),
         }
     }
+}
+
+/// A fork that nothing speaks against.
+struct Plan {
+    /// Its parent.
+    entry: Entry,
+    new: NewFork,
+    /// What drives it; `None` when that is left to whoever takes it from the queue, or claims it.
+    program: Option<Arc<Program>>,
 }
 
 impl IntoFuture for ForkRun {
@@ -395,6 +427,7 @@ impl Inner {
         queue: bool,
     ) -> Result<RunHandle<Json>, Error> {
         let run = made.row.run;
+        let queue = queue || made.row.facts.kind == RunKind::External;
         if !queue && !made.row.status().is_terminal() && !made.is_driven() {
             let program = self.program_of(&made).await?;
             self.spawn_driver(run, program, Begin::Keep, true);

@@ -250,6 +250,38 @@ impl Inner {
         }
     }
 
+    /// Refuses an input that is not what a run's program takes: of its workflow, of its agent under this spec, or of
+    /// the agent that it was started with.
+    pub(crate) async fn admit(
+        &self,
+        entry: &Entry,
+        program: Option<&Program>,
+        agent: Option<&Value>,
+        input: &Json,
+    ) -> Result<(), Error> {
+        if let Some(workflow) = program.and_then(|program| program.workflow.as_ref()) {
+            return workflow.admit(input);
+        }
+        let Some(agents) = self.registry.agents.get() else {
+            return Ok(());
+        };
+        if entry.row.facts.kind != RunKind::Agent {
+            return Ok(());
+        }
+        let spec = match (agent, program) {
+            (Some(agent), _) => agent.clone(),
+            (None, Some(program)) => program.spec.to_value(),
+            (None, None) => self.stored_spec(entry).await?.to_value(),
+        };
+        match agents.misfit(&spec, &input.to_value()) {
+            None => Ok(()),
+            Some(misfit) => Err(Error::Input {
+                name: entry.row.facts.agent.to_string(),
+                misfit,
+            }),
+        }
+    }
+
     /// What the program asks for and this process does not have.
     pub(crate) fn lacks(&self, program: &Program) -> Option<String> {
         // A replay has no use for what it asks for.

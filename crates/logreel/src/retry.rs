@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use logreel_core::event::{Git, Relation};
+use logreel_core::event::{Git, Relation, RunKind};
 use logreel_core::{Event, Json, Payload, RunId, RunState, Status, StepId};
 use logreel_store::{Entry, ForkAt, ForkError, NewFork};
 use serde::Serialize;
@@ -21,6 +21,7 @@ use crate::engine::{Engine, Inner};
 use crate::fork::{self, ForkPoint, Leaving, Outlook, begins_anew, change_spec, find_point};
 use crate::handle::RunHandle;
 use crate::program::Program;
+use crate::record::is_with_recorder;
 use crate::request::Request;
 use crate::workflow::Workflow;
 
@@ -158,6 +159,11 @@ impl RetryRun {
         if entry.erased {
             return Err(ForkError::Erased(self.parent).into());
         }
+        let kind = entry.row.facts.kind;
+        if is_with_recorder(&entry.row.facts) {
+            return Err(Error::OnlyRecorded(self.parent));
+        }
+        let queue = self.queue || kind == RunKind::External;
         let name = &entry.row.facts.agent;
         let program = match &self.under {
             Some(spec) => engine.agent_to_drive(spec),
@@ -166,7 +172,7 @@ impl RetryRun {
         let program = match program {
             Ok(program) => Some(program),
             // Whoever takes it from the queue must know it.
-            Err(Error::UnknownTask { .. } | Error::Lacks { .. }) if self.queue => None,
+            Err(Error::UnknownTask { .. } | Error::Lacks { .. }) if queue => None,
             Err(error) => return Err(error),
         };
         let spec = entry.row.facts.spec_digest;
@@ -194,14 +200,16 @@ impl RetryRun {
             Some(input) => {
                 let redaction = engine.redaction_in(&self.parent).await;
                 let input = redaction.json(input.clone()?);
-                if let Some(workflow) = workflow {
-                    workflow.admit(&input)?;
-                }
+                let program = program.as_deref();
+                engine
+                    .admit(&entry, program, self.under.as_ref(), &input)
+                    .await?;
                 Some(input)
             }
         };
         Ok(Plan {
             entry,
+            queue,
             program,
             changed,
             forgotten,
@@ -234,7 +242,7 @@ impl RetryRun {
             change_spec(&mut new, program, None);
         }
         engine
-            .make_and_drive(new, plan.program, self.git, self.queue)
+            .make_and_drive(new, plan.program, self.git, plan.queue)
             .await
     }
 }
@@ -242,6 +250,8 @@ impl RetryRun {
 /// What a retry begins with.
 struct Plan {
     entry: Entry,
+    /// Somebody else drives it: a worker, or the client of an external run.
+    queue: bool,
     /// What drives it; `None` when that is left to whoever takes it from the queue.
     program: Option<Arc<Program>>,
     /// It is not what the run was started with.

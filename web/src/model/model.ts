@@ -9,7 +9,6 @@ import { parseTime } from "./time";
 import { Transcript } from "./transcript";
 import type { LogEvent } from "./types";
 import { endsRun } from "./types";
-import { Writes } from "./writes";
 
 export class OutOfOrder extends Error {
   constructor(
@@ -30,7 +29,6 @@ export class RunModel {
   readonly documents = new Documents();
   readonly spent = new Spent();
   readonly steps = new Steps();
-  readonly writes = new Writes();
   /** Facts that came after the end: the first, and how many. */
   lateFrom = 0;
   late = 0;
@@ -49,7 +47,6 @@ export class RunModel {
     this.documents.apply(event);
     this.spent.apply(event);
     this.steps.apply(event);
-    this.writes.apply(event);
     this.seq = event.seq;
     if (event.late) {
       this.late += 1;

@@ -11,7 +11,7 @@ import { oneLine } from "../model/visible";
 import { go, runPath } from "../route";
 import { refreshSoon } from "../runs-store";
 import { AnswerAsk, ResolveAsk, type Doubt, type Said } from "./answer";
-import { Again } from "./again";
+import { useAgain } from "./again";
 import { Ask, CopyAs, Dialog } from "./dialog";
 import { copy, toast, toastError } from "./toast";
 
@@ -239,16 +239,14 @@ function CancelAsk(props: AskProps) {
 }
 
 function RetryAsk(props: AskProps) {
-  const { run, open } = props;
-  const at = open.log === undefined ? 1 : lastForkable(open.log, run);
-  const again = useAgain(props, at, false);
+  const again = useAgain(props.run.id, commands.retry(props.run.id));
   return (
     <Ask
       title="Retry as a new run?"
       verb="Retry"
       keep="Close"
       danger={again.writes}
-      command={() => (again.known ? commands.retry(run.id) : null)}
+      command={() => again.command}
       send={async (command, key) => opened(await perform(command, key), "Retried as")}
       onClose={props.close}
     >
@@ -256,18 +254,6 @@ function RetryAsk(props: AskProps) {
       {again.list}
     </Ask>
   );
-}
-
-/** What a copy would write again: known once the log is read. */
-function useAgain(props: AskProps, at: number, anew: boolean) {
-  const log = props.open.log;
-  void log?.version.value;
-  if (log === undefined || log.model.seq < props.run.event_count)
-    return { known: false, writes: false, list: <p class="dim">Reading the log, to tell what would be written again…</p> };
-  const outlook = log.model.writes.outlook(at, anew);
-  const { again, open, forgotten, children } = outlook;
-  const writes = again.length + open.length + forgotten.length + children.length > 0;
-  return { known: true, writes, list: <Again outlook={outlook} at={at} /> };
 }
 
 const opened = (run: Run, said: string): void => {
@@ -347,15 +333,14 @@ function ForkAsk(props: AskProps & { at: number }) {
     ...(model === "" ? {} : { model }),
     ...(message === "" ? {} : { message }),
   };
-  const isOther = changes.input !== undefined && JSON.stringify(changes.input) !== JSON.stringify(run.input);
-  const again = useAgain(props, valid ? at : most, isOther && run.kind === "agent");
+  const again = useAgain(run.id, valid ? commands.fork(run.id, at, changes) : null);
   return (
     <Ask
       title="Fork into a new run"
       verb="Fork"
       keep="Close"
       danger={again.writes}
-      command={() => (valid && again.known ? commands.fork(run.id, at, changes) : null)}
+      command={() => again.command}
       send={async (command, key) => opened(await perform(command, key), "Forked as")}
       onClose={props.close}
     >

@@ -152,7 +152,7 @@ test("before a run is copied, what it would write again is listed, as the comman
   for (const at of [2, seqOf("step.started", "pay"), seqOf("step.finished", "pay"), seqOf("step.started", "ship")]) {
     await page.goto(`${place.url}#/run/${run}/events?seq=${at}`);
     await page.locator(".inspector").getByRole("button", { name: "Fork from here" }).click();
-    await dialog(page).getByRole("button", { name: "Fork" }).waitFor();
+    await dialog(page).getByRole("button", { name: "Fork", disabled: false }).waitFor();
     const refused = spawnSync(process.env.LOGREEL, ["fork", run, "--at", String(at), "--json"], { cwd: place.folder, encoding: "utf8" });
     const told = refused.status === 0 ? [] : [...JSON.parse(refused.stderr).error.message.matchAll(/^ {2}(\S+)/gm)].map((it) => it[1]);
     if (at === 2) assert.deepEqual(told, ["pay", "ship"]);

@@ -64,10 +64,14 @@ pub(super) fn of_body(operation: &str) -> Map<String, Value> {
         ],
         "sayToRun" => vec![("a hint", json!({"text": "Look at the tests first."}))],
         "signalRun" => vec![("with a value", json!({"value": {"paid": true}}))],
-        "retryRun" => vec![("as it was", json!({}))],
+        "retryRun" => vec![
+            ("as it was", json!({})),
+            ("only asked about", json!({"dry_run": true})),
+        ],
         "forkRun" => vec![
             ("from its beginning", json!({"at": 1})),
             ("from its last event", json!({"at": "last"})),
+            ("only asked about", json!({"at": 1, "dry_run": true})),
         ],
         "appendEvents" => vec![(
             "a step and a note",

@@ -15,6 +15,7 @@ pub(super) fn all() -> Value {
     all.extend(words());
     all.extend(of_runs());
     all.extend(of_requests());
+    all.extend(of_copies());
     all.extend(of_diffs());
     all.extend(of_agui());
     Value::Object(all)
@@ -492,7 +493,10 @@ fn of_requests() -> Named {
         (
             "Retry",
             said(
-                json!({"from": text_or_null(), "input": anything(), "model": text_or_null()}),
+                json!({
+                    "from": text_or_null(), "input": anything(), "model": text_or_null(),
+                    "dry_run": dry_run(),
+                }),
                 &[],
             ),
         ),
@@ -509,9 +513,43 @@ fn of_requests() -> Named {
                     },
                     "input": anything(), "model": text_or_null(), "message": text_or_null(),
                     "results": {"type": "object", "additionalProperties": anything()},
+                    "dry_run": dry_run(),
                 }),
                 &["at"],
             ),
+        ),
+    ])
+}
+
+fn dry_run() -> Value {
+    json!({
+        "type": "boolean",
+        "description": "true makes nothing, and answers what would be written again",
+    })
+}
+
+fn of_copies() -> Named {
+    let writes = || list(reference("WrittenAgain"));
+    named([
+        (
+            "Outlook",
+            closed(json!({
+                "at": count(), "harmless": yes_or_no(), "again": writes(),
+                "may_have_happened": writes(), "forgotten": writes(),
+                "gone": list(closed(json!({
+                    "run": reference("RunId"), "step": text(), "erased": yes_or_no(),
+                }))),
+                "left_out": count(),
+            })),
+        ),
+        (
+            "WrittenAgain",
+            closed(json!({
+                "run": reference("RunId"), "id": text(), "tool": text_or_null(),
+                "arguments": anything(), "seq": count(),
+                "outcome": {"enum": ["finished", "failed", "unknown"]},
+                "ended": count_or_null(),
+            })),
         ),
     ])
 }

@@ -297,6 +297,10 @@ impl logreel::Agents for Talker {
         None
     }
 
+    fn misfit(&self, _: &Value, input: &Value) -> Option<String> {
+        (!input.is_string()).then(|| "it is not a text".to_owned())
+    }
+
     fn budget(&self, _: &Value) -> logreel::core::event::Budget {
         logreel::core::event::Budget::default()
     }
