@@ -4,6 +4,6 @@ mod endpoint;
 mod live;
 mod tree;
 
-pub use endpoint::Endpoint;
+pub use endpoint::{Endpoint, resource};
 pub use live::{finish, watch};
 pub use tree::{Sink, export};

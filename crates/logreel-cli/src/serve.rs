@@ -19,7 +19,7 @@ use crate::output::Output;
 use crate::served::Served;
 use crate::signals::{Signals, Stop};
 use crate::store::{Missing, Place};
-use crate::{retention, spec, token, worker};
+use crate::{otlp, retention, spec, token, worker};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -94,6 +94,7 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     let served = Served::new(acting, specs, here);
     let mut server = Server::new(&engine)
         .specs(Arc::new(served))
+        .resource(otlp::resource())
         .hosts(Hosts::At(address));
     if let Some(tokens) = tokens {
         server = server.tokens(tokens, !trusts_callers);

@@ -81,6 +81,20 @@ impl Serving {
         (status, plain(head, body))
     }
 
+    /// A file, as it is.
+    fn download(&self, path: &str) -> Vec<u8> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        let port = self.port;
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: localhost:{port}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        assert!(bytes.starts_with(b"HTTP/1.1 200"), "{path}");
+        let head = bytes.windows(4).position(|it| it == b"\r\n\r\n").unwrap();
+        bytes.split_off(head + 4)
+    }
+
     fn post(&self, path: &str, body: Value) -> (u16, Value) {
         let (status, text) = self.call("POST", path, "", Some(body));
         (status, serde_json::from_str(&text).unwrap())
@@ -194,6 +208,71 @@ fn a_spec_of_the_folder_is_started_by_name_driven_and_followed() {
     assert_eq!(events.last().unwrap()["kind"], "run.completed");
     let (code, said) = serving.stop(Signal::INT);
     assert_eq!(code, 130, "{said}");
+}
+
+#[test]
+fn what_the_command_line_checks_and_exports_the_server_does_too() {
+    let project = Project::new(SPEC);
+    std::fs::create_dir(project.path("specs")).unwrap();
+    let agent = "name = 'a'\nmodel = 'scripted/answers.jsonl'\n\
+        input_schema = { type = 'string', maxLength = 5 }\n";
+    project.write("specs/a.toml", agent);
+    let said = json!({"text": "done", "usage": {"input_tokens": 3, "output_tokens": 1}});
+    project.write("specs/answers.jsonl", &format!("{said}\n"));
+    let asks = "name = 'asks'\n[budget]\ntokens = 10\n[[step]]\nid = 'ask'\nwait = 'approval'\n";
+    project.write("specs/asks.toml", asks);
+    let serving = Serving::start(&project, &["--specs", "specs"]);
+    let start = |body: Value| {
+        let (status, run) = serving.post("/v1/runs", body);
+        assert_eq!(status, 201, "{run}");
+        run["id"].as_str().unwrap().to_owned()
+    };
+    let run = start(json!({"spec": "a", "input": "short"}));
+    assert_eq!(
+        serving.follow(&run).last().unwrap()["kind"],
+        "run.completed"
+    );
+    // A trace is the same, byte for byte, with what was said and without.
+    for (more, flags) in [("", &[][..]), ("&content=true", &["--content"][..])] {
+        let path = format!("/v1/runs/{run}/export?format=otlp{more}");
+        let mut args = vec!["export", &run, "--format", "otlp", "-o", "trace.pb", "-q"];
+        args.extend(flags);
+        assert_eq!(project.run(&args).code, 0);
+        let written = std::fs::read(project.path("trace.pb")).unwrap();
+        std::fs::remove_file(project.path("trace.pb")).unwrap();
+        assert!(
+            serving.download(&path) == written && written.len() > 100,
+            "{path}"
+        );
+    }
+    let wrong = format!("/v1/runs/{run}/export?content=true");
+    assert_eq!(serving.call("GET", &wrong, "", None).0, 400);
+
+    let fork = format!("/v1/runs/{run}/fork");
+    for dry_run in [true, false] {
+        let long = json!({"at": 1, "input": "too long", "dry_run": dry_run});
+        let (status, problem) = serving.post(&fork, long);
+        assert_eq!((status, &problem["kind"]), (422, &json!("invalid")));
+        let detail = problem["detail"].as_str().unwrap();
+        assert!(detail.contains("does not fit `a`"), "{detail}");
+    }
+    let (status, outlook) = serving.post(&fork, json!({"at": 1, "dry_run": true}));
+    assert_eq!(
+        (status, &outlook["harmless"]),
+        (200, &json!(true)),
+        "{outlook}"
+    );
+
+    // A raise that is refused because the file has changed raises nothing.
+    let run = start(json!({"spec": "asks"}));
+    let path = format!("/v1/runs/{run}");
+    serving.until(&path, |event| event["kind"] == "wait.started");
+    project.write("specs/asks.toml", &format!("{asks}prompt = 'Really?'\n"));
+    let raise = json!({"add_budget": {"tokens": 5}});
+    let (status, problem) = serving.post(&format!("{path}/resume"), raise);
+    assert_eq!((status, &problem["kind"]), (409, &json!("spec_changed")));
+    assert_eq!(project.json(&["show", &run])["budget"]["tokens"], 10);
+    serving.stop(Signal::TERM);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
+use logreel::otlp::Resource;
 use logreel::{Engine, RunId};
 use tokio::sync::watch;
 
@@ -48,6 +49,8 @@ pub(crate) struct App {
     pub(crate) engine: Engine,
     pub(crate) specs: Arc<dyn Specs>,
     pub(crate) allow_inline: bool,
+    /// Who makes the spans of an exported run.
+    pub(crate) resource: Resource,
     pub(crate) tokens: Option<Arc<Tokens>>,
     /// Whether whoever has no token may do everything.
     pub(crate) trusts_callers: bool,
@@ -70,6 +73,7 @@ impl Server {
             frames: Arc::new(Frames::new(Arc::clone(engine.store()))),
             engine: engine.clone(),
             allow_inline: false,
+            resource: Resource::default(),
             tokens: None,
             trusts_callers: true,
             hosts: Hosts::Loopback,
@@ -92,6 +96,12 @@ impl Server {
     /// Takes specs that come with the request. That is running any program, for whoever may start runs.
     pub fn allow_inline(mut self) -> Self {
         self.app.allow_inline = true;
+        self
+    }
+
+    /// Exports runs as spans of this service.
+    pub fn resource(mut self, resource: Resource) -> Self {
+        self.app.resource = resource;
         self
     }
 

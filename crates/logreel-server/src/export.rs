@@ -6,6 +6,7 @@ use axum::body::Body;
 use axum::http::{HeaderValue, header};
 use bytes::Bytes;
 use futures_util::stream;
+use logreel::otlp::Trace;
 use logreel::{ErrorKind, RunId};
 use tokio::io::AsyncReadExt as _;
 
@@ -21,6 +22,7 @@ const PIECE: usize = 64 * 1024;
 enum Format {
     Jsonl,
     Reel,
+    Otlp { content: bool },
     Checkpoint,
 }
 
@@ -29,6 +31,7 @@ impl Format {
         match self {
             Self::Jsonl => "application/jsonl",
             Self::Reel => "application/octet-stream",
+            Self::Otlp { .. } => "application/x-protobuf",
             Self::Checkpoint => "application/json",
         }
     }
@@ -37,6 +40,7 @@ impl Format {
         match self {
             Self::Jsonl => format!("{run}.jsonl"),
             Self::Reel => format!("{run}.reel"),
+            Self::Otlp { .. } => format!("{run}.otlp.pb"),
             Self::Checkpoint => format!("{run}.checkpoint.json"),
         }
     }
@@ -44,15 +48,24 @@ impl Format {
 
 /// `GET /v1/runs/{id}/export`
 pub(crate) async fn run(call: Call) -> Answered {
+    let content = call.flag("content")?;
     let format = match call.query("format") {
         None | Some("jsonl") => Format::Jsonl,
         Some("reel") => Format::Reel,
+        Some("otlp") => Format::Otlp {
+            content: content.unwrap_or(false),
+        },
         Some("checkpoint") => Format::Checkpoint,
         Some(other) => {
-            let detail = format!("`format` is {other:?}; expected jsonl, reel or checkpoint");
+            let detail = format!("`format` is {other:?}; expected jsonl, reel, otlp or checkpoint");
             return Err(Problem::usage(detail));
         }
     };
+    if content.is_some() && !matches!(format, Format::Otlp { .. }) {
+        return Err(Problem::usage(
+            "`content` is for `format=otlp`; the others have all of it",
+        ));
+    }
     let run = call.run().await?;
     let engine = &call.app.engine;
     // Into a file first: half of an export that fails must not look like a whole one.
@@ -60,6 +73,13 @@ pub(crate) async fn run(call: Call) -> Answered {
     match format {
         Format::Jsonl => drop(engine.export_jsonl(&run, &mut file).await?),
         Format::Reel => drop(engine.export_reel(&run, &mut file).await?),
+        Format::Otlp { content } => {
+            let (store, resource) = (&**engine.store(), call.app.resource.clone());
+            let mut trace = Trace::new(store, run, resource, content).await?;
+            while let Some(bytes) = trace.next().await? {
+                file.write_all(&bytes).map_err(|error| on_disk(&error))?;
+            }
+        }
         Format::Checkpoint => {
             let text = engine.checkpoint(&run).await?.write();
             let text = text.map_err(|error| Problem::new(ErrorKind::Bug, error.to_string()))?;

@@ -7,9 +7,11 @@
 mod content;
 mod span;
 mod spans;
+mod tree;
 mod wire;
 
 pub use content::fill;
 pub use span::{Attribute, Span, SpanKind};
 pub use spans::{RunSpans, trace_of};
+pub use tree::Trace;
 pub use wire::{Resource, encode};
