@@ -263,9 +263,12 @@ impl Follower {
         let mut text = BytesMut::new();
         for frame in frames {
             if let Some(mark) = frame.mark.as_ref().filter(|_| !frame.late) {
-                // The last words come before what they are sealed by.
-                if mark.is_seal() {
-                    write_live(&self.ear.rest(), &mut text);
+                // The last words come before what they are sealed by, a part at a time.
+                if mark.is_seal()
+                    && let Heard::Pieces(pieces) = self.ear.hear()
+                {
+                    write_live(&pieces, &mut text);
+                    return Ok(Some(text.freeze()));
                 }
                 self.ear.mark(mark);
             }

@@ -83,6 +83,11 @@ impl InFile {
         let mut options = File::options();
         let options = options.write(true).create_new(true).mode(0o600);
         let mut new = options.open(&beside).map_err(io)?;
+        // Whoever runs this with `sudo` must not take it from the server that reads it.
+        let (was, is) = (file.metadata().map_err(io)?, new.metadata().map_err(io)?);
+        if was.uid() != is.uid() {
+            std::os::unix::fs::fchown(&new, Some(was.uid()), Some(was.gid())).map_err(io)?;
+        }
         writeln!(new, "{text}").map_err(io)?;
         new.sync_all().map_err(io)?;
         std::fs::rename(&beside, &self.path).map_err(io)?;
@@ -165,6 +170,13 @@ mod tests {
         assert_eq!(seen, before, "nobody sees half of it");
         assert!(!left.exists());
 
+        // It stays whose it is, when root may give files away.
+        let owner = std::fs::metadata(&tokens.path).unwrap().uid() + 1;
+        let is_given = std::os::unix::fs::chown(&tokens.path, Some(owner), Some(owner)).is_ok();
+        make("kay").unwrap();
+        let is_kept = std::fs::metadata(&tokens.path).unwrap().uid() == owner;
+        assert_eq!(is_kept, is_given);
+
         // Many at once: none is lost.
         std::thread::scope(|scope| {
             for n in 0..8 {
@@ -172,10 +184,10 @@ mod tests {
                 scope.spawn(move || make(&format!("n{n}")).unwrap());
             }
         });
-        assert_eq!(tokens.current().unwrap().len(), 10);
+        assert_eq!(tokens.current().unwrap().len(), 11);
         // Where nothing can be written, what was there holds.
         std::fs::create_dir(&left).unwrap();
         assert!(make("eve").is_err());
-        assert_eq!(tokens.current().unwrap().len(), 10);
+        assert_eq!(tokens.current().unwrap().len(), 11);
     }
 }
