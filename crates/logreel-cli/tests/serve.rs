@@ -185,7 +185,11 @@ fn a_spec_of_the_folder_is_started_by_name_driven_and_followed() {
     let events = serving.follow(id);
     assert_eq!(events.last().unwrap()["kind"], "run.completed");
     // The command line sees the same.
-    let shown = project.json(&["show", id]);
+    let mut shown = project.json(&["show", id]);
+    // Its driver may take a moment to let go.
+    while !shown["driver"].is_null() {
+        shown = project.json(&["show", id]);
+    }
     assert_eq!(shown["output"], json!({"a": 1}));
     let (_, text) = serving.call("GET", &format!("/v1/runs/{id}"), "", None);
     assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), shown);

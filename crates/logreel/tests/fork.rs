@@ -630,6 +630,10 @@ async fn a_fork_says_of_which_children_nothing_is_known() {
                 _ => None,
             });
             let child = child.unwrap();
+            // Its driver may take a moment to let go.
+            while engine.store().entry(&child).await.unwrap().is_driven() {
+                tokio::task::yield_now().await;
+            }
             match erased {
                 true => drop(engine.erase(&child, store::Heirs::default()).await.unwrap()),
                 false => engine.store().delete(&child).await.unwrap(),
