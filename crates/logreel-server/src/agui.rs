@@ -7,6 +7,7 @@ mod endpoint;
 mod follow;
 mod input;
 mod messages;
+mod past;
 mod resume;
 mod sent;
 mod translate;

@@ -15,7 +15,9 @@ use std::sync::Arc;
 
 use common::{Site, Stream};
 use logreel::core::CallId;
-use logreel::{Ctx, LiveText, Shown, TaskError};
+use logreel::store::SystemEnv;
+use logreel::{Ctx, Engine, LiveText, Shown, TaskError};
+use logreel_server::{Role, Tokens};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -180,6 +182,168 @@ async fn what_cannot_begin_is_a_problem_and_no_stream() {
             "{input}"
         );
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_message_under_a_known_run_is_a_conflict_and_what_the_run_said_is_none() {
+    let site = Site::in_memory().await;
+    let first = told(&site, "ask", &input("t", "r1")).await;
+    let run = first[0]["metadata"]["logreel"]["run"].as_str().unwrap();
+    let with = |name: &str, id: &str| {
+        let mut input = input("t", name);
+        let message = json!({"id": id, "role": "user", "content": "and this?"});
+        input["messages"].as_array_mut().unwrap().push(message);
+        input
+    };
+    let said = site.post("/v1/agui/ask", with("r1", "u2")).await;
+    assert_eq!(
+        (said.status, &said.json()["kind"]),
+        (409, &json!("conflict"))
+    );
+    assert_eq!(said.json()["hint"], "a new message needs a new `runId`");
+    // Someone told the run something, and the client was told so.
+    let joined = told(&site, "ask", &with("r1", &format!("{run}/e3"))).await;
+    assert_eq!(joined[0]["metadata"]["logreel"]["run"], run);
+    assert_eq!(joined[2]["messages"], input("t", "r1")["messages"]);
+    // A page that was loaded again has no message and no name for it.
+    let mut again = input("t", "r4");
+    again["messages"] = json!([]);
+    let joined = told(&site, "ask", &again).await;
+    assert_eq!(joined[0]["metadata"]["logreel"]["run"], run);
+    assert_eq!(joined[2]["messages"], input("t", "r1")["messages"]);
+    assert_eq!(joined[3]["outcome"]["type"], "interrupt");
+    // Beside an answer only the answer counts.
+    let mut answer = with("r1", "u2");
+    answer["resume"] = json!([{"interruptId": "w1", "status": "resolved", "payload": true}]);
+    let ended = told(&site, "ask", &answer).await;
+    assert_eq!(ended.last().unwrap()["result"], json!(true));
+    assert_eq!(
+        told(&site, "ask", &again).await.last(),
+        ended
+            .last()
+            .map(|it| {
+                let mut it = it.clone();
+                it["runId"] = json!("r4");
+                it
+            })
+            .as_ref()
+    );
+    let anew = told(&site, "ask", &with("r3", "u2")).await;
+    assert_ne!(anew[0]["metadata"]["logreel"]["run"], run);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_messages_than_are_taken_are_refused_and_as_many_as_are_taken_come_back() {
+    let site = Site::in_memory().await;
+    let many = |count: usize, text: &str| {
+        let messages = (0..count).map(|n| {
+            let role = if n % 2 == 0 { "user" } else { "assistant" };
+            json!({"id": format!("u{n}"), "role": role, "content": text})
+        });
+        let mut input = input("t", "r");
+        input["messages"] = messages.collect();
+        input
+    };
+    for (input, why) in [
+        (many(10_001, "x"), "10001 of them"),
+        (many(5, &"x".repeat(1024 * 1024)), "bytes"),
+    ] {
+        let said = site.post("/v1/agui/ask", input).await.json();
+        assert_eq!(said["kind"], "too_large");
+        assert!(said["detail"].as_str().unwrap().contains(why), "{said}");
+        assert!(said["hint"].as_str().unwrap().contains("latest"), "{said}");
+    }
+    assert_eq!(site.get("/v1/runs").await.json()["items"], json!([]));
+    let most = many(10_000, "x");
+    told(&site, "ask", &most).await;
+    let again = told(&site, "ask", &most).await;
+    let messages = again[2]["messages"].as_array().unwrap();
+    let ids = messages.iter().map(|it| it["id"].as_str().unwrap());
+    assert_eq!(
+        ids.collect::<std::collections::BTreeSet<_>>().len(),
+        messages.len()
+    );
+    assert_eq!(messages.len(), 10_000);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_may_not_act_starts_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("runs.db");
+    let tokens = Tokens::beside(&store);
+    let make = async |name: &str, role| {
+        let made = tokens.create(&SystemEnv, name.to_owned(), role, None);
+        format!("Bearer {}", made.await.unwrap().secret)
+    };
+    let reads = make("reads", Role::Read).await;
+    let acts = make("acts", Role::Operate).await;
+    // As it is off loopback, and as it is on it.
+    let engine = Engine::open(&store).await.unwrap();
+    let known = Tokens::beside(&store);
+    let guarded = Site::on(engine, |server| server.tokens(known, true)).await;
+    let open = Site::in_memory().await;
+    let evil = "https://evil.example";
+    let by = |token: &str, name: &'static str, value: &str| {
+        vec![
+            ("authorization", token.to_owned()),
+            (name, value.to_owned()),
+        ]
+    };
+    let refused = [
+        (&guarded, vec![], 401, "unauthorized"),
+        (&guarded, by("Bearer nobody", "x", ""), 401, "unauthorized"),
+        (&guarded, by(&reads, "x", ""), 403, "forbidden"),
+        (&guarded, by(&acts, "origin", evil), 403, "forbidden"),
+        (
+            &guarded,
+            by(&acts, "host", "evil.example"),
+            403,
+            "forbidden",
+        ),
+        (&open, vec![("origin", evil.to_owned())], 403, "forbidden"),
+        (
+            &open,
+            vec![("host", "evil.example".to_owned())],
+            403,
+            "forbidden",
+        ),
+        (
+            &open,
+            vec![("sec-fetch-site", "cross-site".to_owned())],
+            403,
+            "forbidden",
+        ),
+    ];
+    for (site, headers, status, kind) in refused {
+        let headers: Vec<_> = headers.iter().map(|(name, it)| (*name, &**it)).collect();
+        let said = site.send(
+            Method::POST,
+            "/v1/agui/ask",
+            &headers,
+            Some(input("t", "r")),
+        );
+        let said = said.await;
+        assert_eq!(
+            (said.status, &said.json()["kind"]),
+            (status, &json!(kind)),
+            "{headers:?}"
+        );
+    }
+    for site in [&guarded, &open] {
+        let headers = [("authorization", &*reads)];
+        let headers = if std::ptr::eq(site, &guarded) {
+            &headers[..]
+        } else {
+            &[]
+        };
+        let runs = site.send(Method::GET, "/v1/runs", headers, None).await;
+        assert_eq!(runs.json()["items"], json!([]));
+    }
+    let request = guarded.request(Method::POST, "/v1/agui/ask");
+    let request = request
+        .header("authorization", &acts)
+        .json(&input("t", "r"));
+    assert!(Stream::open(request).await.next().await.is_some());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -12,8 +12,8 @@ use logreel::{Body, Digest, Entry, ErrorKind, Event, Filter, IfBusy, Json, RunId
 
 use super::follow::Follower;
 use super::input::RunAgentInput;
-use super::resume;
 use super::translate::{Listener, MESSAGE_LABEL};
+use super::{messages, resume};
 use crate::Problem;
 use crate::call::Call;
 use crate::events::streamed;
@@ -33,8 +33,7 @@ const ON_MESSAGE_MAX: usize = 10;
 
 /// `POST /v1/agui/{spec}`
 pub(crate) async fn run(call: Call) -> Answered {
-    let input: RunAgentInput = call.required_json()?;
-    input.check()?;
+    let input = RunAgentInput::of(&call)?;
     let refused = |error| Problem::invalid(format!("`threadId`: {error}"));
     let session = Session::new(&*input.thread_id).map_err(refused)?;
     let app = &call.app;
@@ -45,7 +44,7 @@ pub(crate) async fn run(call: Call) -> Answered {
     let listener = Listener {
         thread: input.thread_id,
         run: input.run_id,
-        messages: input.messages,
+        messages: messages::kept(input.messages, &run),
     };
     let follower = Follower::open(app, run, &session, listener, joins).await?;
     let mut response = streamed(stream::unfold(follower, |mut follower| async {
@@ -58,14 +57,14 @@ pub(crate) async fn run(call: Call) -> Answered {
 }
 
 /// The run that the request is about, when it is there: the one that goes by its `runId`, else the one that
-/// it answers, or the one that answers the same message right now.
+/// it answers, the one that answers the same message right now, or the latest when it asks nothing.
 async fn found(
     call: &Call,
     session: &Session,
     input: &RunAgentInput,
 ) -> Result<Option<RunId>, Problem> {
     let spec = call.param("spec");
-    let answers = input.answers();
+    let answers = &input.resume;
     let known = called(call, session, input).await?;
     let is_known = known.is_some();
     let entry = match known {
@@ -82,13 +81,19 @@ async fn found(
     let run = entry.row.run;
     if answers.is_empty() && !is_known {
         let answered = entry.row.facts.labels.get(MESSAGE_LABEL);
-        let is_same = answered.is_some() && answered.map(|it| &**it) == input.last_message_id();
-        let goes_on = !entry.row.status().is_terminal();
-        if !(is_same && goes_on && is_of(spec, &entry).is_ok()) {
+        let joins = match input.last_message_id() {
+            Some(id) => answered.is_some_and(|it| it == id) && !entry.row.status().is_terminal(),
+            // A page that was loaded again asks nothing.
+            None => !input.has_input() && !entry.erased,
+        };
+        if !(joins && is_of(spec, &entry).is_ok()) {
             return Ok(None);
         }
     }
     is_of(spec, &entry)?;
+    if answers.is_empty() && is_known {
+        is_on(&entry, input)?;
+    }
     let answers = resume::understood(call, &run, answers).await?;
     if !is_known {
         name(call, &run, input).await?;
@@ -197,6 +202,22 @@ fn is_of(spec: &str, entry: &Entry) -> Result<(), Problem> {
     }
 }
 
+/// Refuses a message that a run known by its `runId` does not answer: it would not be asked.
+fn is_on(entry: &Entry, input: &RunAgentInput) -> Result<(), Problem> {
+    let run = entry.row.run;
+    let answered = entry.row.facts.labels.get(MESSAGE_LABEL);
+    let is_said_here = |id: &str| id.starts_with(&messages::id(&run, ""));
+    match input.last_message_id() {
+        Some(id) if answered.is_none_or(|it| it != id) && !is_said_here(id) => {
+            let called = &input.run_id;
+            let detail = format!("runId {called:?} is {run}, which does not answer message {id:?}");
+            let hint = "a new message needs a new `runId`";
+            Err(Problem::new(ErrorKind::Conflict, detail).hint(hint))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Starts a run; whether it was there already, by a request that came at the same time.
 async fn started(
     call: &Call,
@@ -219,6 +240,12 @@ async fn started(
         id: None,
         if_busy: IfBusy::Reject,
     };
-    let begun = call.app.specs.start(What::Named(spec), new).await?;
+    let begun = call.app.specs.start(What::Named(spec), new).await;
+    let begun = begun.map_err(|problem| match problem.kind() {
+        ErrorKind::Busy => problem.hint(
+            "join its run (without a new message), answer it (`resume`), or POST /v1/sessions/{threadId}/cancel",
+        ),
+        _ => problem,
+    })?;
     Ok((begun.run, begun.attached))
 }

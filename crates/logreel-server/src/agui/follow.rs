@@ -1,4 +1,4 @@
-//! Following a run for an AG-UI client: what was, what is said right now, and what comes.
+//! Following a run for an AG-UI client: what the log has, what is said right now, and what comes.
 //!
 //! The client pulls: what it is told next is read when it asks, a bounded piece at a time, and nothing is
 //! queued for one that does not read.
@@ -7,30 +7,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use logreel::core::Payload;
 use logreel::store::Doorbell;
-use logreel::{Body, ErrorKind, Event, Filter, Json, RunId, RunStore, Seq, Session, Status, value};
-use serde_json::Value;
+use logreel::{ErrorKind, RunId, RunStore, Seq, Session, Status};
 
-use super::messages;
+use super::past::{PAGE, Until, fact, feed, said_before};
 use super::sent::Sent;
-use super::translate::{Fact, Listener, Translator};
-use super::waits;
+use super::translate::{Listener, Translator};
+use super::{messages, waits};
 use crate::Problem;
 use crate::app::App;
 use crate::events::{ALIVE, KEEP_ALIVE};
 use crate::metrics::Watching;
 use crate::said::{Ear, Heard, Mark};
 
-/// Events that are read at a time.
-const PAGE: usize = 128;
 /// What is written at a time, and at most one event more.
 const WRITTEN_BYTES: usize = 256 * 1024;
-/// A value that is larger is told as where it is: clients give up on blocks of 10 MiB.
-const VALUE_BYTES_MAX: u64 = 1024 * 1024;
-/// Earlier runs of a conversation that are told to whoever joins, and what they may say.
-const RUNS_BEFORE_MAX: usize = 50;
-const BEFORE_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// How often one that waits for its children looks whether they wait for a person.
 const LOOK_AT_CHILDREN: Duration = Duration::from_millis(500);
 /// After so many looks it says that it is alive.
@@ -72,19 +63,16 @@ impl Follower {
         // The bell and the ear first, the log second: what comes in between is not missed.
         let bell = store.watch(&run);
         let mut ear = app.hear(run);
-        let nobody = Listener {
-            messages: Vec::new(),
-            ..listener.clone()
-        };
-        let mut translator = Translator::new(run, nobody);
+        if joins {
+            let before = said_before(&*store, session, &run).await?;
+            listener.messages = messages::merged(&listener.messages, &before);
+        }
+        let mut translator = Translator::new(run, listener);
         let mut next = Seq::FIRST;
         if joins {
             let until = Until::TheEnd(&mut ear);
             next = feed(&*store, run, &mut translator, until).await?;
-            let before = said_before(&*store, session, &run).await?;
-            listener.messages = messages::merged(&listener.messages, &before, &run);
         }
-        translator.set_listener(listener);
         let beginning = frames(&translator.begin(joins));
         Ok(Self {
             watching: app.metrics.watching(),
@@ -229,110 +217,4 @@ impl Follower {
 
 fn frames(sent: &[Sent]) -> String {
     sent.iter().map(Sent::frame).collect()
-}
-
-/// How much of a log is read.
-enum Until<'e> {
-    /// Up to the run's end, which is left to be told; the ear learns what is over.
-    TheEnd(&'e mut Ear),
-    /// All that counts.
-    After,
-}
-
-/// Gives the translator what the log has; the event to go on with.
-async fn feed(
-    store: &dyn RunStore,
-    run: RunId,
-    translator: &mut Translator,
-    mut until: Until<'_>,
-) -> Result<Seq, Problem> {
-    let mut next = Seq::FIRST;
-    loop {
-        let page = store.events(&run, next, PAGE).await?;
-        for event in page.items {
-            let ends = event.body.is_terminal() || event.late;
-            if let Until::TheEnd(ear) = &mut until {
-                if ends {
-                    return Ok(next);
-                }
-                if let Some(mark) = Mark::of(&event.body) {
-                    ear.mark(&mark);
-                }
-            }
-            next = event.seq.next();
-            let fact = fact(store, event).await?;
-            drop(translator.take(&fact));
-            if ends {
-                return Ok(next);
-            }
-        }
-        if !page.has_more {
-            return Ok(next);
-        }
-    }
-}
-
-/// The conversation before a run: what earlier ones of its session said, the latest of it.
-async fn said_before(
-    store: &dyn RunStore,
-    session: &Session,
-    run: &RunId,
-) -> Result<Vec<Value>, Problem> {
-    let filter = Filter {
-        session: Some(session.clone()),
-        ..Filter::default()
-    };
-    let page = store.list(&filter, None, RUNS_BEFORE_MAX).await?;
-    let newer = page.items.iter().position(|entry| entry.row.run == *run);
-    let before = page.items.iter().skip(newer.map_or(0, |place| place + 1));
-    let (mut runs, mut bytes) = (Vec::new(), 0);
-    for entry in before.filter(|entry| !entry.erased) {
-        let run = entry.row.run;
-        let nobody = Listener {
-            thread: String::new(),
-            run: String::new(),
-            messages: Vec::new(),
-        };
-        let mut translator = Translator::new(run, nobody);
-        feed(store, run, &mut translator, Until::After).await?;
-        let said = translator.into_transcript();
-        bytes += said.bytes();
-        if bytes > BEFORE_BYTES_MAX {
-            break;
-        }
-        runs.push(said.into_all());
-    }
-    Ok(runs.into_iter().rev().flatten().collect())
-}
-
-/// An event with the values that it speaks of.
-async fn fact(store: &dyn RunStore, mut event: Event) -> Result<Fact, Problem> {
-    let payload = match &mut event.body {
-        Body::RunStarted(it) => Some(&mut it.input),
-        Body::RunForked(it) => Some(&mut it.input),
-        Body::RunCompleted(it) => Some(&mut it.output),
-        Body::StepFinished(it) => Some(&mut it.output),
-        Body::ModelAnswered(it) => Some(&mut it.message),
-        Body::ToolCalled(it) => Some(&mut it.arguments),
-        Body::ToolReturned(it) => Some(&mut it.output),
-        Body::PlanMade(it) => Some(&mut it.plan),
-        Body::Custom(it) => Some(&mut it.data),
-        _ => None,
-    };
-    if let Some(payload) = payload
-        && let Payload::Blob(reference) = &payload
-        && reference.bytes <= VALUE_BYTES_MAX
-    {
-        *payload = Payload::Inline(value::resolve(store, payload).await?);
-    }
-    let node = match &event.body {
-        Body::MessageAdded(added) => {
-            let bytes = store.blob(&added.node).await?.unwrap_or_default();
-            let is_small = bytes.len() as u64 <= VALUE_BYTES_MAX;
-            let text = String::from_utf8(bytes).ok().filter(|_| is_small);
-            text.and_then(|text| Json::parse(text).ok())
-        }
-        _ => None,
-    };
-    Ok(Fact { event, node })
 }

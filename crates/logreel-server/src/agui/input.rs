@@ -1,20 +1,36 @@
 //! What an AG-UI client sends: `RunAgentInput`. What newer ones add is left aside.
 
+use logreel::ErrorKind;
 use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::Problem;
+use crate::call::Call;
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+/// What a client may send of its conversation: it is told back as long as the stream goes on.
+const MESSAGES_BYTES_MAX: usize = 4 * 1024 * 1024;
+const MESSAGES_MAX: usize = 10_000;
+
 pub(crate) struct RunAgentInput {
     pub(crate) thread_id: String,
     pub(crate) run_id: String,
     pub(crate) messages: Vec<Value>,
-    #[serde(default)]
     pub(crate) forwarded_props: Value,
+    pub(crate) resume: Vec<ResumeEntry>,
+}
+
+/// As it comes: messages are looked at once it is known that they are not too many.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Given {
+    thread_id: String,
+    run_id: String,
+    messages: Box<RawValue>,
     #[serde(default)]
-    pub(crate) resume: Option<Vec<ResumeEntry>>,
+    forwarded_props: Value,
+    #[serde(default)]
+    resume: Option<Vec<ResumeEntry>>,
 }
 
 /// An answer to something that a run waits for.
@@ -35,23 +51,19 @@ pub(crate) enum ResumeStatus {
 }
 
 impl RunAgentInput {
-    /// Refuses what no client may send.
-    pub(crate) fn check(&self) -> Result<(), Problem> {
-        if self.run_id.is_empty() {
+    /// What a request says; refused when no client may say it.
+    pub(crate) fn of(call: &Call) -> Result<Self, Problem> {
+        let given: Given = call.required_json()?;
+        if given.run_id.is_empty() {
             return Err(Problem::invalid("`runId` is empty"));
         }
-        for (place, message) in self.messages.iter().enumerate() {
-            if !message["id"].is_string() || !message["role"].is_string() {
-                let detail = format!("`messages[{place}]` has no `id` and `role`");
-                return Err(Problem::invalid(detail));
-            }
-        }
-        Ok(())
-    }
-
-    /// The answers that came with it.
-    pub(crate) fn answers(&self) -> &[ResumeEntry] {
-        self.resume.as_deref().unwrap_or_default()
+        Ok(Self {
+            thread_id: given.thread_id,
+            run_id: given.run_id,
+            messages: messages(given.messages.get())?,
+            forwarded_props: given.forwarded_props,
+            resume: given.resume.unwrap_or_default(),
+        })
     }
 
     fn last_user_message(&self) -> Option<(usize, &Value)> {
@@ -62,6 +74,11 @@ impl RunAgentInput {
     /// The id of the message that is to be answered.
     pub(crate) fn last_message_id(&self) -> Option<&str> {
         self.last_user_message()?.1["id"].as_str()
+    }
+
+    /// Whether it brings an input beside the messages.
+    pub(crate) fn has_input(&self) -> bool {
+        self.forwarded_props.get("input").is_some()
     }
 
     /// What a run is started on: `forwardedProps.input` when it is there, else the last words of the user.
@@ -92,4 +109,32 @@ impl RunAgentInput {
             }
         }
     }
+}
+
+fn messages(text: &str) -> Result<Vec<Value>, Problem> {
+    let bytes = text.len();
+    if bytes > MESSAGES_BYTES_MAX {
+        let what = format!("`messages` has {bytes} bytes, and at most {MESSAGES_BYTES_MAX}");
+        return Err(too_many(&what));
+    }
+    let messages: Vec<Value> = serde_json::from_str(text)
+        .map_err(|error| Problem::invalid(format!("`messages` does not fit: {error}")))?;
+    let count = messages.len();
+    if count > MESSAGES_MAX {
+        let what = format!("`messages` has {count} of them, and at most {MESSAGES_MAX}");
+        return Err(too_many(&what));
+    }
+    for (place, message) in messages.iter().enumerate() {
+        if !message["id"].is_string() || !message["role"].is_string() {
+            let detail = format!("`messages[{place}]` has no `id` and `role`");
+            return Err(Problem::invalid(detail));
+        }
+    }
+    Ok(messages)
+}
+
+fn too_many(what: &str) -> Problem {
+    let detail = format!("{what} are taken");
+    let hint = "send the latest messages: the server has the thread's conversation";
+    Problem::new(ErrorKind::TooLarge, detail).hint(hint)
 }

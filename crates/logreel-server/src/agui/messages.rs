@@ -3,7 +3,7 @@
 //! Ids are computed from the run and the call, so that a message is the same one whether it was watched
 //! while it was said or read later.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use logreel::RunId;
 use serde_json::{Value, json};
@@ -18,6 +18,8 @@ pub(crate) struct Transcript {
     bytes: usize,
     /// Whether its beginning is left out.
     has_lost: bool,
+    /// Calls of the messages that are here.
+    calls: HashSet<String>,
 }
 
 /// A call of a tool, as a message carries it.
@@ -60,6 +62,9 @@ impl Transcript {
             };
             self.has_lost = true;
             self.bytes -= oldest.to_string().len();
+            for call in calls_of(&oldest) {
+                self.calls.remove(call);
+            }
         }
     }
 
@@ -75,48 +80,68 @@ impl Transcript {
         if !text.is_empty() {
             message["content"] = json!(text);
         }
+        let ids = calls.iter().filter_map(|call| call["id"].as_str());
+        self.calls.extend(ids.map(str::to_owned));
         if !calls.is_empty() {
             message["toolCalls"] = Value::Array(calls);
         }
         self.insert(self.messages.len(), message);
     }
 
-    /// What came of a call: behind the message that made it, and behind the results that are there.
+    /// What came of a call: behind the message that made it, and behind the results that are there. Where that
+    /// message is left out, its result is.
     pub(crate) fn result(&mut self, id: &str, call: &str, content: &str) {
-        let makes_it = |message: &Value| {
-            let calls = message["toolCalls"].as_array();
-            calls.is_some_and(|calls| calls.iter().any(|it| it["id"] == call))
-        };
-        let owner = self.messages.iter().position(makes_it);
-        let place = owner.map_or(self.messages.len(), |owner| {
-            let behind = self.messages.iter().skip(owner + 1);
-            let results = behind.take_while(|message| message["role"] == "tool");
-            owner + 1 + results.count()
-        });
+        if !self.calls.contains(call) {
+            return;
+        }
+        // It is among the latest: whoever made it waits for it.
+        let makes_it = |message: &Value| calls_of(message).any(|it| it == call);
+        let behind = self.messages.iter().rev().position(makes_it).unwrap_or(0);
+        let owner = self.messages.len() - behind;
+        let results = self.messages.range(owner..);
+        let results = results.take_while(|message| message["role"] == "tool");
+        let place = owner + results.count();
         let message = json!({"id": id, "role": "tool", "toolCallId": call, "content": content});
         self.insert(place, message);
     }
 }
 
-/// The messages of a conversation: ours, and those of the client that we know nothing of, in their places.
-/// What the client has of `run` that is not ours was shown while it was said, and is void.
-pub(crate) fn merged(theirs: &[Value], ours: &[Value], run: &RunId) -> Vec<Value> {
-    let void = format!("{run}/");
-    let is_void = |message: &Value| {
+fn calls_of(message: &Value) -> impl Iterator<Item = &str> {
+    let calls = message["toolCalls"].as_array().into_iter().flatten();
+    calls.filter_map(|call| call["id"].as_str())
+}
+
+/// What a client has that the run does not say anew. The run's own messages are told as they are now; one that it does
+/// not have was shown while it was said, and is void.
+pub(crate) fn kept(mut theirs: Vec<Value>, run: &RunId) -> Vec<Value> {
+    let of_run = id(run, "");
+    let is_of_run = |message: &Value| {
         let id = message["id"].as_str();
-        id.is_some_and(|id| id.starts_with(&void))
+        id.is_some_and(|id| id.starts_with(&of_run))
     };
+    theirs.retain(|message| !is_of_run(message));
+    theirs
+}
+
+/// The messages of a conversation: ours, and those of the client that we know nothing of, in their places.
+pub(crate) fn merged(theirs: &[Value], ours: &[Value]) -> Vec<Value> {
+    let mut places = HashMap::with_capacity(ours.len());
+    for (place, message) in ours.iter().enumerate() {
+        if let Some(id) = message["id"].as_str() {
+            places.entry(id).or_insert(place);
+        }
+    }
     let mut merged = Vec::with_capacity(theirs.len() + ours.len());
     let mut told = 0;
     for message in theirs {
-        match ours.iter().position(|it| it["id"] == message["id"]) {
-            Some(place) if place >= told => {
-                merged.extend_from_slice(&ours[told..=place]);
+        let id = message["id"].as_str().unwrap_or_default();
+        match places.get(id) {
+            Some(place) if *place >= told => {
+                merged.extend_from_slice(&ours[told..=*place]);
                 told = place + 1;
             }
             // Told already.
             Some(_) => {}
-            None if is_void(message) => {}
             None => merged.push(message.clone()),
         }
     }
@@ -158,7 +183,7 @@ mod tests {
             message("b", "old"),
         ];
         let ours = ["a", "between", "b", "after"].map(|id| message(id, "ours"));
-        let merged = merged(&theirs, &ours, &run);
+        let merged = merged(&kept(theirs.into(), &run), &ours);
         let told: Vec<String> = merged
             .iter()
             .map(|it| format!("{} {}", it["id"], it["content"]).replace('"', ""))

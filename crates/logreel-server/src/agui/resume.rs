@@ -4,7 +4,8 @@ use std::ops::ControlFlow;
 
 use logreel::core::Payload;
 use logreel::core::event::{Budget, Resolution, WaitKind, WaitStarted};
-use logreel::{Answer, Body, ErrorKind, Event, Json, RunId, RunStore, Seq, WaitId, tree};
+use logreel::{Answer, Body, Digest, ErrorKind, Event, Json, RunId, RunStore, Seq, WaitId, tree};
+use serde::Serialize;
 use serde_json::Value;
 
 use super::input::{ResumeEntry, ResumeStatus};
@@ -54,21 +55,42 @@ pub(crate) async fn apply(call: &Call, root: &RunId, acts: Vec<Act>) -> Result<(
                 engine.answer(&run, answer.to(wait).by(call.by())).await?;
             }
             What::Resolve(of, resolution) => {
-                engine.resolve(&run, of, resolution, call.by()).await?;
+                let request = request(wait, &(&of, &resolution))?;
+                let resolve = engine.resolve(&run, of, resolution, call.by());
+                resolve.request(request).await?;
             }
             What::Raise(budget) => {
-                engine.add_budget(&run, budget, call.by()).await?;
-                call.app.specs.resume(&run, false, None).await?;
+                let request = request(wait, &budget)?;
+                let raise = engine.add_budget(&run, budget, call.by());
+                raise.request(request).await?;
+                go_on(call, &run).await?;
             }
-            What::Resume => call.app.specs.resume(&run, false, None).await?,
+            What::Resume => go_on(call, &run).await?,
             What::Cancel => {
                 let reason = format!("by {}: it will not get what it waits for", call.by());
-                say::stop(call, root, Some(reason)).await?;
+                // Nothing else is left to be said to it.
+                return say::stop(call, root, Some(reason)).await;
             }
             What::Nothing => {}
         }
     }
     Ok(())
+}
+
+/// What a request is known by when it comes again: what it says to which wait.
+fn request(wait: WaitId, says: &impl Serialize) -> Result<String, Problem> {
+    let says = Json::of(says).map_err(|error| Problem::invalid(error.to_string()))?;
+    let says = Digest::of(says.text().as_bytes());
+    Ok(format!("agui:{wait}:{}", says.hex()))
+}
+
+/// Drives a run on. Whoever was quicker, this or another process, did what was asked for; what came of it is
+/// told.
+async fn go_on(call: &Call, run: &RunId) -> Result<(), Problem> {
+    match call.app.specs.resume(run, false, None).await {
+        Err(problem) if matches!(problem.kind(), ErrorKind::Driven | ErrorKind::Terminal) => Ok(()),
+        gone_on => gone_on,
+    }
 }
 
 async fn act(call: &Call, root: &RunId, entry: &ResumeEntry) -> Result<Act, Problem> {

@@ -1,24 +1,28 @@
 //! From a run's events and live text to the events of AG-UI: pure, and the same for whoever watches from
 //! the beginning and whoever joins in the middle.
 //!
-//! Whatever is opened here (text, reasoning, steps, children) is known, and closed before the end. A call
-//! of a tool is complete when it is told, so it is never left open.
+//! Whatever is opened here (text, reasoning, steps, children) is known, and closed before the end.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+mod document;
+mod live;
+mod models;
+mod open;
+mod tools;
+mod words;
 
-use logreel::core::event::{
-    Cause, MessageAdded, ModelAnswered, Resolution, RunKind, RunStarted, Spend, StatePatched,
-    TerminalStatus,
-};
+use logreel::core::event::{MessageAdded, ModelAnswered, Resolution, RunKind, RunStarted};
 use logreel::core::{CallId, Payload};
 use logreel::{Body, Event, Json, LiveText, RunId, Seq, Shown, StepId};
 use serde_json::{Value, json};
 
+use self::document::Document;
+use self::live::Live;
+use self::models::Models;
+use self::open::{Child, Closing, Open};
+use self::tools::Tools;
+use self::words::{Answer, failure, is_private, message_id, say, say_at_once, shown};
 use super::messages::{self, Transcript};
-use super::sent::{Interrupt, Outcome, PROTOCOL, Sent, SubagentOutcome, TokenUsage};
-
-/// Longer text is sent in several pieces: clients give up on blocks without an end.
-const PIECE_BYTES: usize = 64 * 1024;
+use super::sent::{Interrupt, Outcome, PROTOCOL, Sent};
 
 /// The label that holds the id of the message that a run answers.
 pub(crate) const MESSAGE_LABEL: &str = "agui.message";
@@ -31,12 +35,12 @@ pub(crate) struct Fact {
 }
 
 /// For whom a run is told.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Listener {
     pub(crate) thread: String,
     /// What they call the run.
     pub(crate) run: String,
-    /// The messages that came before the run.
+    /// The messages that came before the run, and others that are not of it.
     pub(crate) messages: Vec<Value>,
 }
 
@@ -44,44 +48,16 @@ pub(crate) struct Translator {
     run: RunId,
     listener: Listener,
     kind: Option<RunKind>,
-    document: Value,
+    document: Document,
     transcript: Transcript,
     /// Whether the run said something itself, so that its output need not.
     spoke: bool,
     /// A model's answer was told, and its `message.added` comes.
     told_answer: bool,
     live: Option<Live>,
-    /// The latest attempt of each model call, with its model.
-    models: HashMap<CallId, (u32, String)>,
-    /// Model calls that are over: what is still said of them live comes too late.
-    over: HashSet<CallId>,
-    /// Tool calls that were told, and whether their result was.
-    calls: HashMap<String, bool>,
-    /// Oldest first.
-    steps: Vec<String>,
-    children: Vec<(RunId, String)>,
-    /// Children that have ended in their run: nobody may begin twice.
-    gone: HashSet<RunId>,
-    usage: BTreeMap<String, TokenUsage>,
-}
-
-/// An answer that comes in.
-struct Live {
-    call: CallId,
-    attempt: u32,
-    message: String,
-    /// What was sent of it.
-    text: Option<String>,
-    /// The reasoning that is open, and how many there were.
-    reasoning: Option<String>,
-    reasonings: u32,
-}
-
-/// Why everything is closed.
-enum Closing<'c> {
-    Done,
-    Suspended(&'c [Interrupt]),
-    Stopped(&'static str),
+    models: Models,
+    tools: Tools,
+    open: Open,
 }
 
 impl Translator {
@@ -90,18 +66,14 @@ impl Translator {
             run,
             listener,
             kind: None,
-            document: Value::Null,
+            document: Document::default(),
             transcript: Transcript::default(),
             spoke: false,
             told_answer: false,
             live: None,
-            models: HashMap::new(),
-            over: HashSet::new(),
-            calls: HashMap::new(),
-            steps: Vec::new(),
-            children: Vec::new(),
-            gone: HashSet::new(),
-            usage: BTreeMap::new(),
+            models: Models::default(),
+            tools: Tools::new(run),
+            open: Open::default(),
         }
     }
 
@@ -110,15 +82,9 @@ impl Translator {
         self.transcript
     }
 
-    /// Whom it is told to may only be known once its log was read.
-    pub(crate) fn set_listener(&mut self, listener: Listener) {
-        self.listener = listener;
-    }
-
     /// How their run begins: after nothing, or after all that was taken so far.
     pub(crate) fn begin(&mut self, joins: bool) -> Vec<Sent> {
-        self.usage.clear();
-        self.gone.clear();
+        self.models.begin();
         let mut out = vec![
             Sent::RunStarted {
                 thread_id: self.listener.thread.clone(),
@@ -126,17 +92,12 @@ impl Translator {
                 protocol_version: PROTOCOL,
                 metadata: json!({"logreel": {"run": self.run}}),
             },
-            Sent::StateSnapshot {
-                snapshot: self.document.clone(),
-            },
+            self.document.snapshot(),
         ];
         if joins {
             out.push(self.snapshot());
         }
-        let steps = self.steps.iter().cloned();
-        out.extend(steps.map(|step_name| Sent::StepStarted { step_name }));
-        let children = self.children.clone();
-        out.extend(children.iter().map(|(child, name)| self.child(child, name)));
+        self.open.begin(&mut out);
         out
     }
 
@@ -152,36 +113,21 @@ impl Translator {
     /// What follows from a piece of an answer.
     pub(crate) fn hear(&mut self, text: &LiveText) -> Vec<Sent> {
         let mut out = Vec::new();
-        let is_known = |live: &Live| live.call == text.call && live.attempt == text.attempt;
-        if text.run != self.run || self.over.contains(&text.call) || is_private(&text.call) {
+        if text.run != self.run || self.models.is_over(&text.call) || is_private(&text.call) {
             return out;
         }
-        match &text.shown {
-            Shown::Reset if self.live.as_ref().is_some_and(is_known) => {}
-            Shown::Reset => {
+        // One whose beginning was missed is told when it is complete.
+        let known = self.live.as_mut().filter(|live| live.has(text));
+        match (&text.shown, known) {
+            (Shown::Reset, Some(_)) => {}
+            (Shown::Reset, None) => {
                 self.drop_live(&mut out);
-                self.live = Some(Live {
-                    call: text.call.clone(),
-                    attempt: text.attempt,
-                    message: message_id(&self.run, &text.call, text.attempt),
-                    text: None,
-                    reasoning: None,
-                    reasonings: 0,
-                });
+                self.live = Some(Live::new(&self.run, text));
             }
-            Shown::Text(words) | Shown::Thinking(words) if words.is_empty() => {}
-            Shown::Text(words) => {
-                // One whose beginning was missed is told when it is complete.
-                if let Some(live) = self.live.as_mut().filter(|live| is_known(live)) {
-                    live.say(words, &mut out);
-                }
-            }
-            Shown::Thinking(words) => {
-                if let Some(live) = self.live.as_mut().filter(|live| is_known(live)) {
-                    live.think(words, &mut out);
-                }
-            }
-            Shown::ToolCall(_) => {}
+            (Shown::Text(words) | Shown::Thinking(words), _) if words.is_empty() => {}
+            (Shown::Text(words), Some(live)) => live.say(words, &mut out),
+            (Shown::Thinking(words), Some(live)) => live.think(words, &mut out),
+            (Shown::Text(_) | Shown::Thinking(_), None) | (Shown::ToolCall(_), _) => {}
         }
         out
     }
@@ -205,14 +151,12 @@ impl Translator {
 
     /// The id that a tool call has in their events, when it was told.
     pub(crate) fn told_call(&self, call: &CallId) -> Option<String> {
-        let call = call.as_str();
-        let told = self.calls.contains_key(call);
-        told.then(|| messages::id(&self.run, call))
+        self.tools.told(call.as_str())
     }
 
     #[cfg(test)]
     pub(crate) fn document(&self) -> &Value {
-        &self.document
+        self.document.value()
     }
 
     /// The messages as a client that watched from the beginning has them.
@@ -238,20 +182,20 @@ impl Translator {
                 self.close(&Closing::Stopped("cancelled"), out);
                 out.push(self.finished(Value::Null, Outcome::Cancelled));
             }
-            Body::StepStarted(it) => self.step_started(it.step.to_string(), out),
+            Body::StepStarted(it) => self.open.step_started(it.step.to_string(), out),
             Body::StepFinished(it) => {
-                self.step_over(&it.step, out);
+                self.open.step_over(&it.step, out);
                 self.step_result(&it.step, &shown(&it.output), out);
             }
             Body::StepFailed(it) => {
-                self.step_over(&it.step, out);
+                self.open.step_over(&it.step, out);
                 self.step_result(&it.step, &failure(&it.error), out);
             }
-            Body::StepResolved(it) => self.step_over(&it.step, out),
-            Body::StepSkipped(it) => self.step_closed(&it.step.to_string(), out),
-            Body::StepInDoubt(it) => self.step_closed(&it.step.to_string(), out),
-            Body::TurnStarted(it) => self.step_started(turn(it.turn), out),
-            Body::TurnFinished(it) => self.step_closed(&turn(it.turn), out),
+            Body::StepResolved(it) => self.open.step_over(&it.step, out),
+            Body::StepSkipped(it) => self.open.step_closed(&it.step.to_string(), out),
+            Body::StepInDoubt(it) => self.open.step_closed(&it.step.to_string(), out),
+            Body::TurnStarted(it) => self.open.step_started(turn(it.turn), out),
+            Body::TurnFinished(it) => self.open.step_closed(&turn(it.turn), out),
             Body::ModelCalled(it) => {
                 if self
                     .live
@@ -260,20 +204,19 @@ impl Translator {
                 {
                     self.drop_live(out);
                 }
-                let known = (it.attempt, it.model.clone());
-                self.models.insert(it.call.clone(), known);
+                self.models.called(it);
             }
             Body::ModelAnswered(it) => self.answered(it, out),
             Body::ModelFailed(it) => {
-                self.spent(&it.call, &it.spent);
+                self.models.end(&it.call, &it.spent);
                 if self.live.as_ref().is_some_and(|live| live.call == it.call) {
                     self.drop_live(out);
                 }
-                self.over.insert(it.call.clone());
             }
             Body::ToolCalled(it) => {
                 let arguments = it.arguments.to_json();
-                self.tool_called(it.call.as_str(), &it.name, arguments.text(), out);
+                let called = (it.call.as_str(), &*it.name, arguments.text());
+                self.tools.called(called, &mut self.transcript, out);
             }
             Body::ToolReturned(it) => {
                 self.tool_result(it.call.as_str(), &shown(&it.output), out);
@@ -291,33 +234,23 @@ impl Translator {
                 let id = messages::id(&self.run, &format!("e{seq}"));
                 self.told(&id, "user", &it.text, out);
             }
-            Body::StatePatched(patched) => self.patched(patched, out),
+            Body::StatePatched(it) => self.document.patch(&self.run, it, out),
             Body::WaitEnded(it) => {
                 if let Some(step) = &it.step {
-                    self.step_closed(&step.to_string(), out);
+                    self.open.step_closed(&step.to_string(), out);
                 }
             }
             Body::ChildStarted(it) if it.detached => {}
             Body::ChildStarted(it) => {
-                let is_open = self.children.iter().any(|(child, _)| *child == it.child);
-                if !is_open && !self.gone.contains(&it.child) {
-                    let name = it.step.to_string();
-                    out.push(self.child(&it.child, &name));
-                    self.children.push((it.child, name));
-                }
+                let call = self.tools.of_step(&it.step);
+                let child = Child {
+                    run: it.child,
+                    name: it.step.to_string(),
+                    call: call.map(|call| messages::id(&self.run, &call)),
+                };
+                self.open.child_started(child, out);
             }
-            Body::ChildFinished(it) => {
-                if let Some(place) = self.children.iter().position(|(id, _)| *id == it.child) {
-                    self.children.remove(place);
-                    self.gone.insert(it.child);
-                    let closing = match it.status {
-                        TerminalStatus::Completed => Closing::Done,
-                        TerminalStatus::Failed => Closing::Stopped("failed"),
-                        TerminalStatus::Cancelled => Closing::Stopped("cancelled"),
-                    };
-                    out.push(child_closed(&it.child, &closing));
-                }
-            }
+            Body::ChildFinished(it) => self.open.child_finished(it, out),
             Body::PlanMade(it) => out.push(custom("plan.made", &it.plan)),
             Body::VerificationFinished(it) => out.push(Sent::Custom {
                 name: "verification.finished".to_owned(),
@@ -371,41 +304,33 @@ impl Translator {
     fn told(&mut self, id: &str, role: &'static str, text: &str, out: &mut Vec<Sent>) {
         self.spoke |= role == "assistant";
         self.transcript.say(id, role, text);
-        let message_id = id.to_owned();
-        out.push(Sent::TextMessageStart { message_id, role });
-        say(id, text, out);
-        let message_id = id.to_owned();
-        out.push(Sent::TextMessageEnd { message_id });
+        say_at_once(id, role, text, out);
     }
 
     fn answered(&mut self, answered: &ModelAnswered, out: &mut Vec<Sent>) {
         let call = &answered.call;
-        self.spent(call, &answered.spent);
-        self.over.insert(call.clone());
+        self.models.end(call, &answered.spent);
         if is_private(call) {
             return;
         }
         self.told_answer = true;
         let answer = Answer::of(&answered.message.to_json().to_value());
-        let attempt = self.models.get(call).map_or(1, |(attempt, _)| *attempt);
-        let id = message_id(&self.run, call, attempt);
-        let live = self.live.take_if(|live| live.call == *call);
+        let id = message_id(&self.run, call, self.models.attempt(call));
+        let mut live = self.live.take_if(|live| live.call == *call);
+        if let Some(live) = &mut live {
+            live.end_reasoning(out);
+        }
         let mut is_as_shown = true;
-        match live {
-            Some(mut live) => {
-                live.end_reasoning(out);
-                if let Some(shown) = live.text {
-                    match answer.words.strip_prefix(&shown) {
-                        Some(rest) if live.message == id => say(&id, rest, out),
-                        _ => is_as_shown = false,
-                    }
-                    let message_id = live.message;
-                    out.push(Sent::TextMessageEnd { message_id });
-                } else {
-                    self.say_at_once(&id, &answer.words, out);
+        match live.and_then(|live| Some((live.message, live.text?))) {
+            Some((message_id, shown)) => {
+                match answer.words.strip_prefix(&shown) {
+                    Some(rest) if message_id == id => say(&id, rest, out),
+                    _ => is_as_shown = false,
                 }
+                out.push(Sent::TextMessageEnd { message_id });
             }
-            None => self.say_at_once(&id, &answer.words, out),
+            None if answer.words.is_empty() => {}
+            None => say_at_once(&id, "assistant", &answer.words, out),
         }
         self.spoke |= !answer.words.is_empty();
         let calls = answer.calls.iter().map(|(call, name, arguments)| {
@@ -419,74 +344,23 @@ impl Translator {
         if !is_as_shown {
             out.push(self.snapshot());
         }
-        for (call, name, arguments) in answer.calls {
-            self.calls.insert(call.clone(), false);
+        for (call, name, arguments) in &answer.calls {
+            self.tools.made(call);
             if is_as_shown {
-                self.send_call(&call, name, &arguments, Some(&id), out);
+                self.tools.send((call, name, arguments), Some(&id), out);
             }
         }
     }
 
-    fn say_at_once(&self, id: &str, words: &str, out: &mut Vec<Sent>) {
-        if words.is_empty() {
-            return;
-        }
-        let (message_id, role) = (id.to_owned(), "assistant");
-        out.push(Sent::TextMessageStart { message_id, role });
-        say(id, words, out);
-        let message_id = id.to_owned();
-        out.push(Sent::TextMessageEnd { message_id });
-    }
-
-    /// A call that no message made is a message of its own.
-    fn tool_called(&mut self, call: &str, name: &str, arguments: &str, out: &mut Vec<Sent>) {
-        if self.calls.contains_key(call) {
-            return;
-        }
-        self.calls.insert(call.to_owned(), false);
-        let id = messages::id(&self.run, call);
-        let made = messages::tool_call(&id, name, arguments);
-        self.transcript.answer(&id, "", vec![made]);
-        self.send_call(call, name.to_owned(), arguments, None, out);
-    }
-
-    fn send_call(
-        &self,
-        call: &str,
-        name: String,
-        arguments: &str,
-        parent: Option<&str>,
-        out: &mut Vec<Sent>,
-    ) {
-        let id = messages::id(&self.run, call);
-        out.push(Sent::ToolCallStart {
-            tool_call_id: id.clone(),
-            tool_call_name: name,
-            parent_message_id: parent.map(str::to_owned),
-        });
-        let arguments = pieces(arguments).map(|delta| Sent::ToolCallArgs {
-            tool_call_id: id.clone(),
-            delta: delta.to_owned(),
-        });
-        out.extend(arguments);
-        out.push(Sent::ToolCallEnd { tool_call_id: id });
-    }
-
     fn tool_result(&mut self, call: &str, content: &str, out: &mut Vec<Sent>) {
-        match self.calls.get_mut(call) {
-            Some(has_result) if !*has_result => *has_result = true,
-            // Nobody was told of the call, or its result is known.
-            _ => return,
+        self.tools.result(call, content, &mut self.transcript, out);
+    }
+
+    /// An agent's call of a sub-agent is a step, whose outcome is that of the call.
+    fn step_result(&mut self, step: &StepId, content: &str, out: &mut Vec<Sent>) {
+        if let Some(call) = self.tools.of_step(step) {
+            self.tool_result(&call, content, out);
         }
-        let tool_call_id = messages::id(&self.run, call);
-        let message_id = format!("{tool_call_id}/result");
-        self.transcript.result(&message_id, &tool_call_id, content);
-        out.push(Sent::ToolCallResult {
-            message_id,
-            tool_call_id,
-            content: content.to_owned(),
-            role: "tool",
-        });
     }
 
     /// A message that no model call made, and that nobody queued.
@@ -517,95 +391,13 @@ impl Translator {
         }
     }
 
-    fn patched(&mut self, patched: &StatePatched, out: &mut Vec<Sent>) {
-        let delta = serde_json::to_value(&patched.patch).unwrap_or_default();
-        let before = (!is_plain(&delta)).then(|| self.document.clone());
-        if let Err(error) = json_patch::patch(&mut self.document, &patched.patch) {
-            // The fold refuses such a log before anyone is told of it.
-            tracing::warn!(%error, run = %self.run, "a patch does not apply");
-            return;
-        }
-        let delta = match before {
-            None => Some(delta),
-            Some(before) => difference(&before, &self.document).filter(is_plain),
-        };
-        match delta {
-            Some(Value::Array(operations)) if operations.is_empty() => {}
-            Some(delta) => out.push(Sent::StateDelta { delta }),
-            None => out.push(Sent::StateSnapshot {
-                snapshot: self.document.clone(),
-            }),
-        }
-    }
-
-    fn step_started(&mut self, step_name: String, out: &mut Vec<Sent>) {
-        if !self.steps.contains(&step_name) {
-            self.steps.push(step_name.clone());
-            out.push(Sent::StepStarted { step_name });
-        }
-    }
-
-    /// A step has its outcome; a short one was not announced.
-    fn step_over(&mut self, step: &StepId, out: &mut Vec<Sent>) {
-        let name = step.to_string();
-        self.step_started(name.clone(), out);
-        self.step_closed(&name, out);
-    }
-
-    fn step_closed(&mut self, name: &str, out: &mut Vec<Sent>) {
-        if let Some(place) = self.steps.iter().position(|it| it == name) {
-            let step_name = self.steps.remove(place);
-            out.push(Sent::StepFinished { step_name });
-        }
-    }
-
-    /// An agent's call of a sub-agent is a step, whose outcome is that of the call.
-    fn step_result(&mut self, step: &StepId, content: &str, out: &mut Vec<Sent>) {
-        if let Some(call) = self.call_of(step) {
-            self.tool_result(&call, content, out);
-        }
-    }
-
-    fn call_of(&self, step: &StepId) -> Option<String> {
-        let parts: Vec<Value> = serde_json::from_str(&step.canonical()).ok()?;
-        match parts.as_slice() {
-            [Value::String(_), Value::String(_), Value::String(call)] => {
-                self.calls.contains_key(call).then(|| call.clone())
-            }
-            _ => None,
-        }
-    }
-
-    fn child(&self, child: &RunId, name: &str) -> Sent {
-        let mut calls = self.calls.keys();
-        let call = calls.find(|call| name.ends_with(&format!(",{call}]")));
-        Sent::SubagentStarted {
-            subagent_run_id: child.to_string(),
-            name: name.to_owned(),
-            parent_tool_call_id: call.map(|call| messages::id(&self.run, call)),
-        }
-    }
-
-    fn spent(&mut self, call: &CallId, spent: &Spend) {
-        let model = self.models.get(call).map_or("", |(_, model)| &**model);
-        let usage = self.usage.entry(model.to_owned()).or_default();
-        model.clone_into(&mut usage.model);
-        usage.input_tokens += spent.input_tokens;
-        usage.output_tokens += spent.output_tokens;
-        usage.reasoning_tokens += spent.reasoning_tokens;
-    }
-
-    fn usage(&self) -> Vec<TokenUsage> {
-        self.usage.values().cloned().collect()
-    }
-
     fn finished(&self, result: Value, outcome: Outcome) -> Sent {
         Sent::RunFinished {
             thread_id: self.listener.thread.clone(),
             run_id: self.listener.run.clone(),
             result,
             outcome,
-            usage: self.usage(),
+            usage: self.models.usage(),
         }
     }
 
@@ -613,12 +405,12 @@ impl Translator {
         Sent::RunError {
             message,
             code: code.to_owned(),
-            usage: self.usage(),
+            usage: self.models.usage(),
         }
     }
 
     fn merged(&mut self) -> Vec<Value> {
-        messages::merged(&self.listener.messages, self.transcript.all(), &self.run)
+        messages::merged(&self.listener.messages, self.transcript.all())
     }
 
     fn snapshot(&mut self) -> Sent {
@@ -642,99 +434,7 @@ impl Translator {
 
     fn close(&mut self, why: &Closing<'_>, out: &mut Vec<Sent>) {
         self.drop_live(out);
-        let steps = std::mem::take(&mut self.steps).into_iter().rev();
-        out.extend(steps.map(|step_name| Sent::StepFinished { step_name }));
-        let children = std::mem::take(&mut self.children).into_iter().rev();
-        out.extend(children.map(|(child, _)| child_closed(&child, why)));
-    }
-}
-
-impl Live {
-    fn say(&mut self, words: &str, out: &mut Vec<Sent>) {
-        self.end_reasoning(out);
-        let (message_id, role) = (self.message.clone(), "assistant");
-        let text = self.text.get_or_insert_with(|| {
-            out.push(Sent::TextMessageStart { message_id, role });
-            String::new()
-        });
-        text.push_str(words);
-        say(&self.message, words, out);
-    }
-
-    fn think(&mut self, words: &str, out: &mut Vec<Sent>) {
-        if self.reasoning.is_none() {
-            self.reasonings += 1;
-            let id = format!("{}/thinking/{}", self.message, self.reasonings);
-            let (message_id, role) = (id.clone(), "reasoning");
-            out.push(Sent::ReasoningStart {
-                message_id: id.clone(),
-            });
-            out.push(Sent::ReasoningMessageStart { message_id, role });
-            self.reasoning = Some(id);
-        }
-        let id = self.reasoning.as_deref().unwrap_or_default();
-        out.extend(pieces(words).map(|delta| Sent::ReasoningMessageContent {
-            message_id: id.to_owned(),
-            delta: delta.to_owned(),
-        }));
-    }
-
-    fn end_reasoning(&mut self, out: &mut Vec<Sent>) {
-        if let Some(id) = self.reasoning.take() {
-            let message_id = id.clone();
-            out.push(Sent::ReasoningMessageEnd { message_id });
-            out.push(Sent::ReasoningEnd { message_id: id });
-        }
-    }
-}
-
-/// A message of a conversation, in the shapes that logs have: parts, or content.
-struct Answer {
-    words: String,
-    /// Id, name and arguments.
-    calls: Vec<(String, String, String)>,
-}
-
-impl Answer {
-    fn of(message: &Value) -> Self {
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let content = match &message["content"] {
-            Value::Null => message,
-            content => content,
-        };
-        let parts = match (&message["parts"], content) {
-            (Value::Array(parts), _) | (_, Value::Array(parts)) => parts.as_slice(),
-            (_, Value::String(words)) => {
-                let (words, calls) = (words.clone(), Vec::new());
-                return Self { words, calls };
-            }
-            (_, Value::Null) => &[],
-            (_, other) => {
-                let (words, calls) = (other.to_string(), Vec::new());
-                return Self { words, calls };
-            }
-        };
-        let calls = parts.iter().map(|part| &part["tool_call"]);
-        let calls = calls.filter(|call| call.is_object()).map(|call| {
-            let arguments = call["arguments"].to_string();
-            (text(&call["call"]), text(&call["name"]), arguments)
-        });
-        Self {
-            words: parts.iter().map(|part| text(&part["text"])).collect(),
-            calls: calls.collect(),
-        }
-    }
-}
-
-/// What a model is asked for that is not for the conversation: a summary of it.
-fn is_private(call: &CallId) -> bool {
-    call.as_str().ends_with(".compact")
-}
-
-fn message_id(run: &RunId, call: &CallId, attempt: u32) -> String {
-    match attempt {
-        1 => messages::id(run, call.as_str()),
-        _ => messages::id(run, &format!("{call}.{attempt}")),
+        self.open.close(why, out);
     }
 }
 
@@ -742,97 +442,11 @@ fn turn(number: u32) -> String {
     format!("turn {number}")
 }
 
-/// A value for people: text as it is, else JSON.
-fn shown(value: &Payload) -> String {
-    match value.to_json().to_value() {
-        Value::String(text) => text,
-        _ => value.to_json().text().to_owned(),
-    }
-}
-
-fn failure(cause: &Cause) -> String {
-    format!("{}: {}", cause.kind, cause.message)
-}
-
 fn custom(name: &str, value: &Payload) -> Sent {
     Sent::Custom {
         name: name.to_owned(),
         value: value.to_json().to_value(),
     }
-}
-
-fn child_closed(child: &RunId, why: &Closing<'_>) -> Sent {
-    let subagent_run_id = child.to_string();
-    let outcome = match why {
-        Closing::Done => SubagentOutcome::Success,
-        Closing::Suspended(interrupts) => {
-            let its_own = interrupts.iter().map(|it| it.id.clone());
-            let its_own = its_own.filter(|id| id.starts_with(&subagent_run_id));
-            let interrupt_ids = its_own.collect();
-            SubagentOutcome::Suspended { interrupt_ids }
-        }
-        Closing::Stopped(code) => {
-            return Sent::SubagentError {
-                subagent_run_id,
-                message: format!("it did not complete ({code})"),
-                code,
-            };
-        }
-    };
-    Sent::SubagentFinished {
-        subagent_run_id,
-        outcome,
-    }
-}
-
-fn say(id: &str, text: &str, out: &mut Vec<Sent>) {
-    out.extend(pieces(text).map(|delta| Sent::TextMessageContent {
-        message_id: id.to_owned(),
-        delta: delta.to_owned(),
-    }));
-}
-
-/// The text in pieces that are not too long; none of nothing.
-fn pieces(text: &str) -> impl Iterator<Item = &str> {
-    let mut rest = text;
-    std::iter::from_fn(move || {
-        let mut end = rest.len().min(PIECE_BYTES);
-        while !rest.is_char_boundary(end) {
-            end -= 1;
-        }
-        let (piece, after) = rest.split_at(end);
-        rest = after;
-        (!piece.is_empty()).then_some(piece)
-    })
-}
-
-/// Whether a patch means the same to every client. Some refuse names that are special in JavaScript, and
-/// what they make of a patch of the whole document differs.
-fn is_plain(patch: &Value) -> bool {
-    let pointers = patch.as_array().into_iter().flatten();
-    let mut pointers = pointers.flat_map(|operation| [&operation["path"], &operation["from"]]);
-    pointers.all(|pointer| {
-        let Some(pointer) = pointer.as_str() else {
-            return pointer.is_null();
-        };
-        let mut names = pointer.split('/').skip(1).peekable();
-        names.peek().is_some()
-            && !names.any(|name| matches!(name, "__proto__" | "constructor" | "prototype"))
-    })
-}
-
-/// A patch from one document to another, by their members; `None` when one has none.
-fn difference(old: &Value, new: &Value) -> Option<Value> {
-    let (old, new) = (old.as_object()?, new.as_object()?);
-    let path = |name: &str| format!("/{}", name.replace('~', "~0").replace('/', "~1"));
-    let gone = old.keys().filter(|name| !new.contains_key(*name));
-    let gone = gone.map(|name| json!({"op": "remove", "path": path(name)}));
-    let changed = new
-        .iter()
-        .filter(|(name, value)| old.get(*name) != Some(*value));
-    let changed =
-        changed.map(|(name, value)| json!({"op": "add", "path": path(name), "value": value}));
-    Some(gone.chain(changed).collect())
 }
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
 //! Random logs, told to clients that keep their own rules: from the beginning, and after a rejoin anywhere.
 
-use logreel::core::event::Spend;
+use logreel::core::event::{Spend, StatePatched};
 use logreel::core::{Epoch, RunState};
 use logreel::{Digest, Timestamp};
 use proptest::prelude::*;
 
 use super::super::client::{Client, by_id};
+use super::document::{difference, is_plain};
+use super::words::{PIECE_BYTES, pieces};
 use super::*;
 
 const RUN: &str = "run_0197b0a0-0001-7000-8000-000000000001";
@@ -355,11 +357,10 @@ impl Story {
 }
 
 fn listener(run: &str, messages: Vec<Value>) -> Listener {
-    let (thread, run) = ("s".to_owned(), run.to_owned());
     Listener {
-        thread,
-        run,
-        messages,
+        thread: "s".to_owned(),
+        run: run.to_owned(),
+        messages: messages::kept(messages, &RUN.parse().unwrap()),
     }
 }
 
