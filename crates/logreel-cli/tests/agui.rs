@@ -11,7 +11,7 @@
 #[path = "common/mod.rs"]
 mod common;
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -44,6 +44,12 @@ struct Serving {
 }
 
 impl Serving {
+    /// Dies at once, without a word.
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
     fn start(project: &Project) -> Self {
         let mut command = project.std_command();
         command.args(["serve", "--listen", "127.0.0.1:0", "--specs", "specs"]);
@@ -117,6 +123,23 @@ fn project() -> Project {
         &tool("gate", "read", "cat > /dev/null; cat go"),
         &[json!({"tool_calls": [call("gate", 1)]}), done.clone()],
     );
+    for name in ["paused", "held"] {
+        let gate = format!("cat > /dev/null; until test -e {name}.open; do sleep 0.05; done");
+        let answers = [json!({"tool_calls": [call("gate", 1)]}), done.clone()];
+        write(name, &tool("gate", "read", &gate), &answers);
+    }
+    write(
+        "poor",
+        &format!(
+            "{}\n[budget]\ntool_calls = 1\n",
+            tool("look", "read", "cat > /dev/null; echo found")
+        ),
+        &[
+            json!({"tool_calls": [call("look", 1)]}),
+            json!({"tool_calls": [call("look", 2)]}),
+            done.clone(),
+        ],
+    );
     write(
         "stuck",
         &tool("wait", "read", "cat > /dev/null; exec sleep 600"),
@@ -130,10 +153,23 @@ fn project() -> Project {
          [[step]]\nid = 'last'\nneeds = ['ask']\nrun = 'echo 7'\n",
     );
     project.write(
+        "specs/doubt.toml",
+        "name = 'doubt'\n\
+         [[step]]\nid = 'publish'\neffect = 'write'\ntimeout = '50ms'\nrun = 'exec sleep 600'\n",
+    );
+    project.write(
         "specs/fails.toml",
         "name = 'fails'\n[[step]]\nid = 'no'\nrun = 'echo no >&2; exit 3'\n",
     );
     project
+}
+
+fn node(client: &Path, project: &Project, serving: &Serving) -> Command {
+    let mut node = Command::new("node");
+    node.arg(client)
+        .arg(&serving.url)
+        .current_dir(project.0.path());
+    node
 }
 
 #[test]
@@ -141,14 +177,43 @@ fn the_client_of_agui_drives_runs_of_a_server() {
     let Some(client) = client() else { return };
     let project = project();
     let serving = Serving::start(&project);
-    let mut node = Command::new("node");
-    node.arg(client)
-        .arg(&serving.url)
-        .current_dir(project.0.path());
+    let mut node = node(&client, &project, &serving);
     node.args(["plain", "tools", "interrupt", "denied", "cancel", "rejoin"]);
-    let ran = node.args(["flow", "failed"]).output().unwrap();
+    node.args(["flow", "failed", "budget", "doubt", "paused"]);
+    let ran = node.output().unwrap();
     let said = String::from_utf8_lossy(&ran.stdout);
     let err = String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.success(), "{said}\n{err}");
-    assert_eq!(said.lines().count(), 8, "{said}");
+    assert_eq!(said.lines().count(), 11, "{said}");
+}
+
+#[test]
+fn the_client_of_agui_rejoins_after_its_server_was_killed() {
+    let Some(client) = client() else { return };
+    let project = project();
+    let serving = Serving::start(&project);
+    let mut node = node(&client, &project, &serving);
+    node.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut node = node.arg("restart").spawn().unwrap();
+    let mut lines = BufReader::new(node.stdout.take().unwrap()).lines();
+    let mut until = |what: &str| loop {
+        let line = lines.next().expect(what).unwrap();
+        if let Some((_, rest)) = line.split_once(what) {
+            break rest.to_owned();
+        }
+    };
+    let earlier = until("begins: ");
+    until("begun");
+    serving.kill();
+    // The conversation has a run that nobody can read: whoever joins is told the rest.
+    let store = rusqlite::Connection::open(project.path(".logreel/runs.db")).unwrap();
+    let damage = "UPDATE events SET format = 99
+        WHERE seq = 2 AND run = (SELECT id FROM runs WHERE run = ?1)";
+    assert_eq!(store.execute(damage, [&earlier]).unwrap(), 1);
+    drop(store);
+    let serving = Serving::start(&project);
+    let mut stdin = node.stdin.take().unwrap();
+    writeln!(stdin, "{}", serving.url).unwrap();
+    until("restart: as it should be");
+    assert!(node.wait().unwrap().success());
 }

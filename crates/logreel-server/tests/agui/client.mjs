@@ -3,9 +3,11 @@
 
 import assert from "node:assert/strict";
 import { writeFileSync } from "node:fs";
+import { createInterface } from "node:readline/promises";
 import { HttpAgent } from "@ag-ui/client";
 
-const [base, ...scenarios] = process.argv.slice(2);
+const [given, ...scenarios] = process.argv.slice(2);
+let base = given;
 
 /** Whatever the client complains about. */
 const complaints = [];
@@ -56,6 +58,25 @@ async function same(agent, told, status) {
 
 const roles = (agent) => agent.messages.map((message) => message.role);
 const outcome = (told) => told.last.outcome?.type;
+
+/** Answers a wait from two pages at the same moment; the run at its end. */
+async function twice(it, spec, answer) {
+  const other = agent(spec, it.threadId);
+  const parameters = () => ({ runId: "again", resume: [answer] });
+  const told = await Promise.all([run(it, parameters()), run(other, parameters())]);
+  assert.deepEqual(told.map(outcome), ["success", "success"]);
+  assert.equal(ours(told[0]), ours(told[1]));
+  // And once more, when all is over.
+  assert.equal(outcome(await run(agent(spec, it.threadId), parameters())), "success");
+  assert.deepEqual(other.messages, it.messages);
+  await same(other, told[1], "completed");
+  return same(it, told[0], "completed");
+}
+
+async function kinds(run, kind) {
+  const { items } = await get(`/v1/runs/${run}/events?limit=1000`);
+  return items.map((event) => event.kind).filter((it) => it === kind);
+}
 
 const all = {
   async plain() {
@@ -195,6 +216,97 @@ const all = {
     assert.equal(outcome(told), "success");
     await same(back, told, "completed");
     assert.deepEqual(roles(back), ["user", "assistant", "tool", "assistant"]);
+  },
+
+  /** A limit, raised by the same answer from two pages at once: once. */
+  async budget() {
+    const it = agent("poor", "budget", [user("u1", "go")]);
+    const told = await run(it);
+    assert.equal(outcome(told), "interrupt");
+    assert.equal((await same(it, told, "waiting")).budget.tool_calls, 1);
+    const [{ id: interruptId, reason, responseSchema }] = it.pendingInterrupts;
+    assert.equal(reason, "budget");
+    assert.ok(responseSchema.properties.tool_calls);
+    const wrong = await post("/v1/agui/poor", {
+      threadId: "budget", runId: "x", messages: [], resume: [{ interruptId, status: "resolved", payload: "much" }],
+    });
+    assert.deepEqual([wrong.status, wrong.body.kind], [422, "invalid"]);
+    const ended = await twice(it, "poor", { interruptId, status: "resolved", payload: { tool_calls: 5 } });
+    assert.equal(ended.status, "completed");
+    assert.equal(ended.budget.tool_calls, 6);
+    assert.deepEqual(await kinds(ended.id, "budget.changed"), ["budget.changed"]);
+  },
+
+  /** A write that nobody knows the outcome of. */
+  async doubt() {
+    const it = agent("doubt", "doubt", [user("u1", "go")]);
+    const told = await run(it);
+    assert.equal(outcome(told), "interrupt");
+    const [{ id: interruptId, reason }] = it.pendingInterrupts;
+    assert.equal(reason, "in_doubt");
+    const ended = await twice(it, "doubt", { interruptId, status: "resolved", payload: { returned: 7 } });
+    assert.deepEqual([ended.status, ended.output], ["completed", 7]);
+    assert.deepEqual(await kinds(ended.id, "step.resolved"), ["step.resolved"]);
+    // Whoever has no answer gives the run up, with all else that was said at once.
+    const other = agent("doubt", "gives up", [user("u1", "go")]);
+    await run(other);
+    const cancelled = { interruptId, status: "cancelled" };
+    const more = await run(other, { resume: [cancelled, { ...cancelled, status: "resolved", payload: { returned: 1 } }] });
+    assert.equal(outcome(more), "cancelled");
+    await same(other, more, "cancelled");
+  },
+
+  async paused() {
+    const it = agent("paused", "paused", [user("u1", "go")]);
+    const told = await run(it, {}, async (event) => {
+      if (event.type !== "TOOL_CALL_END") return;
+      const [{ id }] = (await get("/v1/runs?session=paused")).items;
+      assert.equal((await post(`/v1/runs/${id}/pause`, { reason: "lunch" })).status, 200);
+    });
+    assert.equal(outcome(told), "interrupt");
+    await same(it, told, "waiting");
+    const [{ id: interruptId, reason, message }] = it.pendingInterrupts;
+    assert.deepEqual([reason, message], ["paused", "It is paused: lunch"]);
+    writeFileSync("paused.open", "");
+    const ended = await twice(it, "paused", { interruptId, status: "resolved" });
+    assert.equal(ended.status, "completed");
+    assert.deepEqual(roles(it), ["user", "assistant", "tool", "assistant"]);
+  },
+
+  /** The server is killed in the middle, and another one goes on. Between the two an earlier run becomes unreadable. */
+  async restart() {
+    const lines = createInterface({ input: process.stdin });
+    const before = agent("talk", "restart", [user("u0", "hello")]);
+    console.log(`begins: ${ours(await run(before))}`);
+    const it = agent("held", "restart", [...before.messages, user("u1", "go")]);
+    let begun;
+    // The client tells of a lost connection, and throws it once more beside.
+    const lost = () => {};
+    process.on("uncaughtException", lost);
+    const broken = await run(it, { runId: "r" }, (event) => {
+      begun ??= event.metadata?.logreel.run;
+      if (event.type === "TOOL_CALL_END") console.log("begun");
+    }).catch((error) => error);
+    assert.deepEqual(roles(it), ["user", "assistant", "user", "assistant"]);
+    base = (await lines[Symbol.asyncIterator]().next()).value;
+    process.off("uncaughtException", lost);
+    assert.match(String(broken), /terminated/);
+    complaints.length = 0;
+    const back = agent("held", "restart", it.messages);
+    const told = await run(back, { runId: "r" }, (event) => {
+      if (event.type === "STEP_STARTED") writeFileSync("held.open", "");
+    });
+    assert.deepEqual(told.types.slice(0, 4), ["RUN_STARTED", "STATE_SNAPSHOT", "MESSAGES_SNAPSHOT", "STEP_STARTED"]);
+    assert.equal(ours(told), begun);
+    assert.equal(outcome(told), "success");
+    const ended = await same(back, told, "completed");
+    assert.deepEqual(roles(back), ["user", "assistant", "user", "assistant", "tool", "assistant"]);
+    assert.equal(told.result, ended.output);
+    // Whoever comes with nothing has the same of it, but for the run that nobody can read.
+    const late = agent("held", "restart");
+    await same(late, await run(late, { runId: "r" }), "completed");
+    assert.deepEqual(late.messages, back.messages.slice(2));
+    lines.close();
   },
 
   async flow() {
