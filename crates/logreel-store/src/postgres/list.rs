@@ -89,18 +89,22 @@ async fn select(
     }
     let of_tables = query.values.len();
     query.by_row(filter, status);
+    let of_tables_alone = query.values.len() == of_tables;
     let join = match from {
         "runs" => String::new(),
-        _ if query.values.len() == of_tables => String::new(),
+        _ if of_tables_alone => String::new(),
         _ => format!(" JOIN runs ON runs.id = {id}"),
     };
     let more = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
     query.values.push((Box::new(more), Type::INT8));
-    let sql = format!(
-        "SELECT {id} FROM {from}{join} WHERE {} ORDER BY {id} DESC LIMIT ${}",
-        query.conditions,
-        query.values.len()
-    );
+    let sql = match (from, of_tables_alone) {
+        ("search", true) => WORDS.to_owned(),
+        _ => format!(
+            "SELECT {id} FROM {from}{join} WHERE {} ORDER BY {id} DESC LIMIT ${}",
+            query.conditions,
+            query.values.len()
+        ),
+    };
     let values: Vec<(&(dyn ToSql + Sync), Type)> = query
         .values
         .iter()
@@ -108,8 +112,23 @@ async fn select(
         .collect();
     let found = tx.plan_and_query(&sql, &values).await?;
     let ids = found.iter().map(|row| row.try_get(0));
-    Ok(ids.collect::<Result<_, _>>()?)
+    let mut ids: Vec<i64> = ids.collect::<Result<_, _>>()?;
+    ids.sort_unstable_by_key(|id| std::cmp::Reverse(*id));
+    Ok(ids)
 }
+
+/// Words alone. The database cannot know how rare a word is: it would read all runs for one that is in few of
+/// them, or fetch all that have a common one. So the newest runs are read first; only when they do not fill the
+/// page is the index asked, for a word that is then known to be rare.
+const WORDS: &str = "WITH edge AS MATERIALIZED (
+      SELECT min(run) AS run FROM
+        (SELECT run FROM search WHERE run < $1 ORDER BY run DESC LIMIT 8000) newest),
+    older AS MATERIALIZED (SELECT run FROM search WHERE words @> $2)
+    (SELECT run FROM search
+     WHERE run < $1 AND run >= (SELECT run FROM edge) AND words @> $2 ORDER BY run DESC)
+    UNION ALL
+    (SELECT run FROM older WHERE run < (SELECT run FROM edge) ORDER BY run DESC)
+    LIMIT $3";
 
 #[derive(Default)]
 struct Query {
