@@ -70,8 +70,12 @@ async fn follow(call: &Call, run: RunId, from: Seq) -> Answered {
     // The bell first, the log second: what comes in between rings.
     let bell = store.watch(&run);
     let mut ear = app.hear(run);
-    let frames = app.frames.of(run);
-    if store.entry(&run).await?.row.status().is_terminal() {
+    let entry = store.entry(&run).await?;
+    let frames = match entry.erased {
+        true => Arc::new(app.frames.fresh(run)),
+        false => app.frames.of(run),
+    };
+    if entry.row.status().is_terminal() {
         let left = frames.from(next).await?;
         if left.first().is_none_or(|frame| frame.late) {
             return Ok(answer::empty(StatusCode::NO_CONTENT));

@@ -99,9 +99,13 @@ async fn read(store: &dyn RunStore, news: &News) -> Result<Vec<(Cursor, Box<RawV
             // A page may be shorter than was asked for.
             let record = match records.next() {
                 Some(record) => record,
-                None => match store.read(&run, told.seq, 1).await?.items.pop() {
-                    Some(record) => record,
-                    None => continue,
+                None => match store.read(&run, told.seq, 1).await {
+                    Ok(mut page) => match page.items.pop() {
+                        Some(record) => record,
+                        None => continue,
+                    },
+                    Err(Error::NotFound(_)) => break,
+                    Err(error) => return Err(error.into()),
                 },
             };
             let writer = record.origin.unwrap_or(run);

@@ -56,15 +56,21 @@ impl Frames {
             return frames;
         }
         runs.retain(|_, frames| frames.strong_count() > 0);
-        let frames = Arc::new(RunFrames {
+        let frames = Arc::new(self.fresh(run));
+        runs.insert(run, Arc::downgrade(&frames));
+        frames
+    }
+
+    /// Those of one run, with nothing that was read before: of one that was erased, others may still have
+    /// what it held.
+    pub(crate) fn fresh(&self, run: RunId) -> RunFrames {
+        RunFrames {
             store: Arc::clone(&self.store),
             run,
             keys: OnceCell::new(),
             ring: Mutex::default(),
             reading: tokio::sync::Mutex::default(),
-        });
-        runs.insert(run, Arc::downgrade(&frames));
-        frames
+        }
     }
 }
 

@@ -51,7 +51,12 @@ pub(crate) async fn cancel(call: Call) -> Answered {
 pub(crate) async fn stop(call: &Call, run: &RunId, reason: Option<String>) -> Result<(), Problem> {
     let reason = reason.unwrap_or_else(|| format!("by {}", call.by()));
     let cancel = call.under_key(call.app.engine.cancel(run, reason))?;
-    match cancel.await? {
+    stopped(run, cancel.await?)
+}
+
+/// What came of a cancel; refused when the run had ended in another way.
+pub(crate) fn stopped(run: &RunId, outcome: CancelOutcome) -> Result<(), Problem> {
+    match outcome {
         CancelOutcome::Requested | CancelOutcome::AlreadyTerminal(Status::Cancelled) => Ok(()),
         CancelOutcome::AlreadyTerminal(status) => {
             let detail = format!("{run} has {status}; there is nothing to cancel");
@@ -146,8 +151,9 @@ pub(crate) async fn resume(call: Call) -> Answered {
     let key = call.idempotency_key()?;
     let resumed = call.app.specs.resume(&run, accept_spec_change, key);
     match resumed.await {
-        // The limit is raised; who drives the run already goes on by itself.
-        Err(problem) if raises && problem.kind == ErrorKind::Driven => {}
+        // The limit is raised; who drives the run already goes on by itself, or has ended it since.
+        Err(problem)
+            if raises && matches!(problem.kind, ErrorKind::Driven | ErrorKind::Terminal) => {}
         resumed => resumed?,
     }
     answer::run(&call.app, &run).await

@@ -10,6 +10,7 @@ use crate::Problem;
 use crate::answer::{self, Page};
 use crate::call::Call;
 use crate::operation::Answered;
+use crate::say;
 
 #[derive(Serialize)]
 struct View {
@@ -104,7 +105,8 @@ pub(crate) async fn cancel(call: Call) -> Answered {
     let (session, info) = known(&call).await?;
     let reason = reason.unwrap_or_else(|| format!("by {}", call.by()));
     let cancel = call.under_key(session.cancel_active(reason))?;
-    if let Some((run, _)) = cancel.await? {
+    if let Some((run, outcome)) = cancel.await? {
+        say::stopped(&run, outcome)?;
         return answer::run(&call.app, &run).await;
     }
     // Cancelling twice is harmless, as it is by a run's id.

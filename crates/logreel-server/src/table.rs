@@ -430,7 +430,7 @@ fn driven_from_outside() -> Vec<Operation> {
             Method::POST,
             lease,
             "claimLease",
-            "Gives the caller a run to drive, under the next epoch",
+            "Gives the caller a run to drive, under the next epoch; asked again, it gives another lease (an `Idempotency-Key` changes nothing: a secret is given out once)",
             by!(external::claim),
         )
         .answers(200, "The run and its lease", &[(JSON, "ExternalRun")])

@@ -155,6 +155,21 @@ async fn of_two_who_act_at_once_the_second_is_told() {
                 }
             }
 
+            // By its session too: whoever is told that it was cancelled can rely on it.
+            let new = json!({"spec": "ask", "input": "?", "session": "two", "if_busy": "wait"});
+            let run = site.post("/v1/runs", new).await.json();
+            let run = run["id"].as_str().unwrap();
+            site.until(run, waits).await;
+            let path = format!("/v1/runs/{run}");
+            let yes = format!("{path}/answer");
+            let yes = site.post(&yes, json!({"approve": true, "wait": "w1"}));
+            let cancel = site.post("/v1/sessions/two/cancel", json!({}));
+            let (_, cancel) = tokio::join!(yes, cancel);
+            site.until(run, |entry| entry.row.status().is_terminal())
+                .await;
+            let is_cancelled = site.get(&path).await.json()["status"] == "cancelled";
+            assert_eq!(cancel.status, if is_cancelled { 200 } else { 409 });
+
             let run = site.start("ask", json!("?")).await;
             site.until(&run, waits).await;
             let path = format!("/v1/runs/{run}");

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use common::{Site, Stream};
 use logreel::core::CallId;
 use logreel::store::SystemEnv;
+use logreel::workflow::Workflow;
 use logreel::{Ctx, Engine, LiveText, Shown, TaskError};
 use logreel_server::{Role, Tokens};
 use reqwest::Method;
@@ -116,6 +117,148 @@ async fn a_run_spans_several_of_theirs_and_is_found_by_thread_and_run() {
     let anew = told(&site, "ask", &more).await;
     let runs = [&begun, &anew].map(|told| &told[0]["metadata"]["logreel"]["run"]);
     assert_ne!(runs[0], runs[1]);
+}
+
+/// One answer to one wait, under a name that nobody knows.
+fn answer(thread: &str, run: &str, message: &str, entry: Value) -> Value {
+    let mut input = input(thread, run);
+    input["messages"][0]["id"] = json!(message);
+    input["resume"] = json!([entry]);
+    input
+}
+
+fn resolved(wait: &str, payload: Value) -> Value {
+    json!({"interruptId": wait, "status": "resolved", "payload": payload})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_that_shows_an_earlier_run_does_not_answer_the_one_that_asks_now() {
+    let site = Site::on_disk().await;
+    let run = |told: &[Value]| told[0]["metadata"]["logreel"]["run"].clone();
+    let yes = |wait: &str| resolved(wait, json!(true));
+    let first = run(&told(&site, "ask", &input("t", "r1")).await);
+    let answered = told(&site, "ask", &answer("t", "r2", "u1", yes("w1"))).await;
+    assert_eq!(run(&answered), first);
+    let mut more = input("t", "r3");
+    more["messages"][0]["id"] = json!("u2");
+    let second = run(&told(&site, "ask", &more).await);
+    assert_ne!(first, second);
+    let status = async |run: &Value| {
+        let path = format!("/v1/runs/{}", run.as_str().unwrap());
+        site.get(&path).await.json()["status"].clone()
+    };
+    // The same answer from it is about what it shows, also when that is something the run was told.
+    for message in ["u1".to_owned(), format!("{}/e3", first.as_str().unwrap())] {
+        let stale = answer("t", &format!("on {message}"), &message, yes("w1"));
+        assert_eq!(run(&told(&site, "ask", &stale).await), first);
+    }
+    // Another answer, and one of a page that shows nothing of this thread, are refused.
+    for (message, payload) in [("u1", false), ("u7", true)] {
+        let stale = answer("t", "stale", message, resolved("w1", json!(payload)));
+        let said = site.post("/v1/agui/ask", stale).await;
+        assert_eq!(said.status, 409, "{message} {}", said.text);
+    }
+    assert_eq!(status(&second).await, "waiting");
+    // One that says whose wait it means needs no message.
+    let named = format!("{}/w1", second.as_str().unwrap());
+    let ended = told(&site, "ask", &answer("t", "r4", "u7", yes(&named))).await;
+    assert_eq!(
+        (run(&ended), status(&second).await),
+        (second, json!("completed"))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_says_something_else_to_a_wait_that_is_over_is_told_so() {
+    let site = Site::on_disk().await;
+    let short = json!({
+        "name": "short", "budget": {"wall": "10ms"},
+        "step": [
+            {"id": "long", "run": "sleep 0.05"},
+            {"id": "more", "needs": ["long"], "run": "echo 7"},
+        ],
+    });
+    site.engine.workflow(&Workflow::from_json(&short).unwrap());
+    let cancelled = || json!({"interruptId": "w1", "status": "cancelled"});
+    let said = |payload: Value| resolved("w1", payload);
+    let cases = [
+        (
+            "ask",
+            json!("?"),
+            said(json!(true)),
+            vec![cancelled(), said(json!(false))],
+        ),
+        (
+            "listen",
+            json!("go"),
+            said(json!(7)),
+            vec![cancelled(), said(json!(8))],
+        ),
+        (
+            "doubt",
+            Value::Null,
+            said(json!({"returned": 7})),
+            vec![
+                cancelled(),
+                said(json!({"returned": 8})),
+                said(json!({"retry": true})),
+            ],
+        ),
+        (
+            "short",
+            Value::Null,
+            said(json!({"wall_ms": 60_000})),
+            vec![cancelled(), said(json!({"wall_ms": 1}))],
+        ),
+    ];
+    for (spec, given, first, others) in cases {
+        let mut begin = input(spec, "r1");
+        begin["forwardedProps"] = json!({"input": given});
+        let begun = told(&site, spec, &begin).await;
+        assert_eq!(
+            begun.last().unwrap()["outcome"]["type"],
+            "interrupt",
+            "{spec}"
+        );
+        let run = begun[0]["metadata"]["logreel"]["run"].as_str().unwrap();
+        let ended = told(&site, spec, &answer(spec, "r2", "u1", first.clone())).await;
+        let end = ended.last().unwrap();
+        assert_eq!(end["outcome"]["type"], "success", "{spec} {end}");
+        let before = site.get(&format!("/v1/runs/{run}")).await.json();
+        for (n, other) in others.into_iter().enumerate() {
+            let other = answer(spec, &format!("other {n}"), "u1", other);
+            let said = site.post(&format!("/v1/agui/{spec}"), other.clone()).await;
+            assert_eq!(said.status, 409, "{spec} {other} {}", said.text);
+        }
+        // The same from another page is the same.
+        let again = told(&site, spec, &answer(spec, "r3", "u1", first)).await;
+        assert_eq!(
+            again.last().unwrap()["outcome"]["type"],
+            "success",
+            "{spec}"
+        );
+        let after = site.get(&format!("/v1/runs/{run}")).await.json();
+        assert_eq!(
+            (&after["status"], &after["output"]),
+            (&before["status"], &before["output"])
+        );
+        assert_eq!(after["budget"], before["budget"], "{spec}");
+    }
+    // What someone said otherwise than here counts as well.
+    let mut begin = input("elsewhere", "r1");
+    begin["forwardedProps"] = json!({"input": null});
+    let begun = told(&site, "doubt", &begin).await;
+    let run = begun[0]["metadata"]["logreel"]["run"].as_str().unwrap();
+    let path = format!("/v1/runs/{run}/resolve");
+    let made = site
+        .post(&path, json!({"call": "publish", "returned": 7}))
+        .await;
+    assert_eq!(made.status, 200, "{}", made.text);
+    let other = answer("elsewhere", "r2", "u1", said(json!({"failed": "no"})));
+    assert_eq!(site.post("/v1/agui/doubt", other).await.status, 409);
+    let same = answer("elsewhere", "r3", "u1", said(json!({"returned": 7})));
+    let same = told(&site, "doubt", &same).await;
+    assert_eq!(same[0]["metadata"]["logreel"]["run"], run);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -246,7 +389,7 @@ async fn more_messages_than_are_taken_are_refused_and_as_many_as_are_taken_come_
     };
     for (input, why) in [
         (many(10_001, "x"), "10001 of them"),
-        (many(5, &"x".repeat(1024 * 1024)), "bytes"),
+        (many(4, &"x".repeat(800 * 1024)), "bytes"),
     ] {
         let said = site.post("/v1/agui/ask", input).await.json();
         assert_eq!(said["kind"], "too_large");

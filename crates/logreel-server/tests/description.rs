@@ -11,6 +11,9 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::Site;
+use logreel::Engine;
+use logreel::store::SystemEnv;
+use logreel_server::{Role, Tokens};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -40,6 +43,84 @@ fn operations(document: &Value) -> BTreeMap<&str, Operation<'_>> {
             })
     });
     operations.collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_operation_lets_in_another_page_or_one_without_a_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("runs.db");
+    let tokens = Tokens::beside(&store);
+    let make = async |name: &str, role| {
+        let made = tokens.create(&SystemEnv, name.to_owned(), role, None);
+        format!("Bearer {}", made.await.unwrap().secret)
+    };
+    let reads = make("reads", Role::Read).await;
+    let all = make("all", Role::Admin).await;
+    // As it is off loopback, and as it is on it.
+    let engine = Engine::open(&store).await.unwrap();
+    let known = Tokens::beside(&store);
+    let guarded = Site::on(engine, |server| server.tokens(known, true)).await;
+    let open = Site::in_memory().await;
+    let document = open.get("/openapi.json").await.json();
+    let all_operations = operations(&document);
+    let ask = async |site: &Site, operation: &Operation<'_>, headers: &[(&str, &str)]| {
+        let path: Vec<&str> = operation.path.split('/').collect();
+        let path = path.iter().map(|it| match it.starts_with('{') {
+            true => "@last",
+            false => *it,
+        });
+        let path = path.collect::<Vec<_>>().join("/");
+        let body = operation.described.get("requestBody").map(|_| json!({}));
+        let said = site.send(operation.method.clone(), &path, headers, body);
+        let said = said.await;
+        (
+            said.status,
+            said.json()["kind"].as_str().unwrap_or_default().to_owned(),
+        )
+    };
+    let forbidden = (403, "forbidden".to_owned());
+    let (mut acts, mut roles) = (0, 0);
+    for (id, operation) in &all_operations {
+        for stranger in [
+            ("host", "evil.example"),
+            ("origin", "https://evil.example"),
+            ("origin", "null"),
+            ("sec-fetch-site", "cross-site"),
+        ] {
+            assert_eq!(
+                ask(&open, operation, &[stranger]).await,
+                forbidden,
+                "{id} {stranger:?}"
+            );
+            let known = [("authorization", &*all), stranger];
+            assert_eq!(
+                ask(&guarded, operation, &known).await,
+                forbidden,
+                "{id} {stranger:?}"
+            );
+        }
+        let described = operation.described;
+        let Some(role) = described["x-logreel-role"].as_str() else {
+            assert!(["health", "openapi"].contains(id), "{id} asks nobody");
+            continue;
+        };
+        roles += 1;
+        for unknown in [&[][..], &[("authorization", "Bearer nobody")]] {
+            let unauthorized = (401, "unauthorized".to_owned());
+            assert_eq!(
+                ask(&guarded, operation, unknown).await,
+                unauthorized,
+                "{id}"
+            );
+        }
+        if operation.method != Method::GET {
+            assert_ne!(role, "read", "{id}");
+            let known = [("authorization", &*reads)];
+            assert_eq!(ask(&guarded, operation, &known).await, forbidden, "{id}");
+            acts += 1;
+        }
+    }
+    assert!(acts > 15 && roles > acts, "{acts} {roles}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

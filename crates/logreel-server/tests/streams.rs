@@ -287,6 +287,30 @@ async fn words_have_no_hole_for_whoever_joins_and_none_come_behind_their_seal() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_was_erased_is_not_sent_though_someone_still_watches() {
+    let site = Site::on_disk().await;
+    // More than fits into the socket of one who does not read.
+    let run = site.start("pages", json!(400)).await;
+    let path = format!("/v1/runs/{run}/events");
+    let slow = Stream::open(site.request(Method::GET, &path)).await;
+    let mut quick = Stream::open(site.request(Method::GET, &path)).await;
+    let ids = quick.ids().await;
+    site.until(&run, |entry| !entry.is_driven()).await;
+    let id = run.parse().unwrap();
+    let gone = site.engine.erase(&id, logreel::store::Heirs::default());
+    gone.await.unwrap();
+    let from = format!("{path}?from={}", ids.len() - 4);
+    let mut late = Stream::open(site.request(Method::GET, &from)).await;
+    let mut count = 0;
+    while let Some(block) = late.next().await {
+        assert!(!block.data.contains("xxxx"), "{}", &block.data[..200]);
+        count += 1;
+    }
+    assert_eq!(count, 5);
+    drop(slow);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn all_runs_are_told_of_in_one_stream_that_goes_on_where_it_broke() {
     for site in [Site::in_memory().await, Site::on_disk().await] {
         let before = site.start("double", json!(1)).await;

@@ -8,12 +8,14 @@ use std::ops::ControlFlow;
 
 use axum::http::HeaderValue;
 use futures_util::stream;
-use logreel::{Body, Digest, Entry, ErrorKind, Event, Filter, IfBusy, Json, RunId, Seq, Session};
+use logreel::{
+    Body, Digest, Entry, ErrorKind, Event, Filter, IfBusy, Json, RunId, Seq, Session, tree,
+};
 
 use super::follow::Follower;
 use super::input::RunAgentInput;
 use super::translate::{Listener, MESSAGE_LABEL};
-use super::{messages, resume};
+use super::{messages, resume, waits};
 use crate::Problem;
 use crate::call::Call;
 use crate::events::streamed;
@@ -69,7 +71,8 @@ async fn found(
     let is_known = known.is_some();
     let entry = match known {
         Some(known) => Some(known),
-        None => newest(call, session, Vec::new()).await?,
+        None if answers.is_empty() => newest(call, session, Vec::new()).await?,
+        None => asked(call, session, input).await?,
     };
     let Some(entry) = entry else {
         if answers.is_empty() {
@@ -100,6 +103,64 @@ async fn found(
     }
     resume::apply(call, &run, answers).await?;
     Ok(Some(run))
+}
+
+/// The run whose question is answered under a `runId` that nobody knows. Every run has a wait `w1`, so a page that shows
+/// an earlier run must not answer the one that asks now: the answer says whose wait it is for, or the last message
+/// of the page says which run the page shows.
+async fn asked(
+    call: &Call,
+    session: &Session,
+    input: &RunAgentInput,
+) -> Result<Option<Entry>, Problem> {
+    let mut named = input.resume.iter();
+    if let Some(run) = named.find_map(|it| waits::run(&it.interrupt_id)) {
+        let root = tree::root(&**call.app.engine.store(), run).await?;
+        if let Some(entry) = of_thread(call, session, &root).await? {
+            return Ok(Some(entry));
+        }
+    }
+    let latest = newest(call, session, Vec::new()).await?;
+    let (Some(entry), Some(id)) = (&latest, input.last_message_id()) else {
+        return Ok(latest);
+    };
+    if is_about(entry, id) {
+        return Ok(latest);
+    }
+    let on_message = vec![(MESSAGE_LABEL.to_owned(), id.to_owned())];
+    if let Some(entry) = newest(call, session, on_message).await? {
+        return Ok(Some(entry));
+    }
+    // Something that a run was told, and told the page.
+    if let Some(run) = waits::run(id)
+        && let Some(entry) = of_thread(call, session, &run).await?
+    {
+        return Ok(Some(entry));
+    }
+    if !entry.row.facts.labels.contains_key(MESSAGE_LABEL) {
+        return Ok(latest);
+    }
+    let run = entry.row.run;
+    let detail =
+        format!("no run of thread {session:?} answers message {id:?}; {run} answers another");
+    let hint = "ask without `resume` to be told what the thread waits for";
+    Err(Problem::new(ErrorKind::Conflict, detail).hint(hint))
+}
+
+/// A run, if it is of this session.
+async fn of_thread(call: &Call, session: &Session, run: &RunId) -> Result<Option<Entry>, Problem> {
+    match call.app.engine.store().entry(run).await {
+        Ok(entry) => Ok(Some(entry).filter(|it| it.row.facts.session.as_ref() == Some(session))),
+        Err(logreel::store::Error::NotFound(_)) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether a run answers this message, or has told it.
+fn is_about(entry: &Entry, id: &str) -> bool {
+    let answered = entry.row.facts.labels.get(MESSAGE_LABEL);
+    let told_here = messages::id(&entry.row.run, "");
+    answered.is_some_and(|it| it == id) || id.starts_with(&told_here)
 }
 
 /// The run that was called so before, by the request that started it or by a later one. A resume that is
@@ -205,10 +266,8 @@ fn is_of(spec: &str, entry: &Entry) -> Result<(), Problem> {
 /// Refuses a message that a run known by its `runId` does not answer: it would not be asked.
 fn is_on(entry: &Entry, input: &RunAgentInput) -> Result<(), Problem> {
     let run = entry.row.run;
-    let answered = entry.row.facts.labels.get(MESSAGE_LABEL);
-    let is_said_here = |id: &str| id.starts_with(&messages::id(&run, ""));
     match input.last_message_id() {
-        Some(id) if answered.is_none_or(|it| it != id) && !is_said_here(id) => {
+        Some(id) if !is_about(entry, id) => {
             let called = &input.run_id;
             let detail = format!("runId {called:?} is {run}, which does not answer message {id:?}");
             let hint = "a new message needs a new `runId`";

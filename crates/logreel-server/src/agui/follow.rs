@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use logreel::store::Doorbell;
-use logreel::{ErrorKind, RunId, RunStore, Seq, Session, Status};
+use logreel::{ErrorKind, LiveText, RunId, RunStore, Seq, Session, Status};
 
 use super::past::{PAGE, Until, fact, feed, said_before};
 use super::sent::Sent;
@@ -153,16 +153,18 @@ impl Follower {
     /// What is said right now.
     fn hear(&mut self) -> String {
         match self.ear.hear() {
-            Heard::Pieces(pieces) => {
-                let sent = pieces.iter().flat_map(|text| self.translator.hear(text));
-                frames(&sent.collect::<Vec<_>>())
-            }
+            Heard::Pieces(pieces) => self.words(&pieces),
             Heard::New => {
                 self.look = true;
                 String::new()
             }
             Heard::Nothing => String::new(),
         }
+    }
+
+    fn words(&mut self, pieces: &[LiveText]) -> String {
+        let sent = pieces.iter().flat_map(|text| self.translator.hear(text));
+        frames(&sent.collect::<Vec<_>>())
     }
 
     /// What the log has; where it ends, whether the run waits for a person.
@@ -174,17 +176,21 @@ impl Follower {
         }
         let mut written = String::new();
         for event in page.items {
-            self.next = event.seq.next();
-            self.ended |= event.body.is_terminal() || event.late;
             if let Some(mark) = Mark::of(&event.body).filter(|_| !event.late) {
-                // The last words come before what they are sealed by.
-                if mark.is_seal() {
-                    for text in self.ear.rest() {
-                        written.push_str(&frames(&self.translator.hear(&text)));
+                // The last words come before what they are sealed by, a part at a time.
+                while mark.is_seal()
+                    && let Heard::Pieces(pieces) = self.ear.hear()
+                {
+                    written.push_str(&self.words(&pieces));
+                    // Of some pieces nothing is told.
+                    if !written.is_empty() {
+                        return Ok(written);
                     }
                 }
                 self.ear.mark(&mark);
             }
+            self.next = event.seq.next();
+            self.ended |= event.body.is_terminal() || event.late;
             let fact = fact(&*self.store, event).await?;
             written.push_str(&frames(&self.translator.take(&fact)));
             // What is left of the page is read again.

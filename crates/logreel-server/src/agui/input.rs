@@ -8,8 +8,9 @@ use serde_json::value::RawValue;
 use crate::Problem;
 use crate::call::Call;
 
-/// What a client may send of its conversation: it is told back as long as the stream goes on.
-const MESSAGES_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// What a client may send of its conversation: it is told back as long as the stream goes on, beside
+/// up to 6 MiB of ours, and clients give up on blocks of 10 MiB.
+const MESSAGES_BYTES_MAX: usize = 3 * 1024 * 1024;
 const MESSAGES_MAX: usize = 10_000;
 
 pub(crate) struct RunAgentInput {

@@ -2,9 +2,12 @@
 
 use std::ops::ControlFlow;
 
-use logreel::core::Payload;
 use logreel::core::event::{Budget, Resolution, WaitKind, WaitStarted};
-use logreel::{Answer, Body, Digest, ErrorKind, Event, Json, RunId, RunStore, Seq, WaitId, tree};
+use logreel::core::{AppendId, Payload, RequestId};
+use logreel::store::Error;
+use logreel::{
+    Answer, Body, Digest, ErrorKind, Event, Json, RunId, RunStore, Seq, Status, WaitId, tree,
+};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -29,7 +32,7 @@ enum What {
     Resume,
     /// Someone will not give what it waits for.
     Cancel,
-    /// It was ended before, by this request or someone else.
+    /// It was done before, by this request or someone else.
     Nothing,
 }
 
@@ -60,6 +63,8 @@ pub(crate) async fn apply(call: &Call, root: &RunId, acts: Vec<Act>) -> Result<(
                 resolve.request(request).await?;
             }
             What::Raise(budget) => {
+                // First, so that a refusal leaves the limits as they were.
+                call.app.specs.check_resume(&run, false).await?;
                 let request = request(wait, &budget)?;
                 let raise = engine.add_budget(&run, budget, call.by());
                 raise.request(request).await?;
@@ -107,14 +112,83 @@ async fn act(call: &Call, root: &RunId, entry: &ResumeEntry) -> Result<Act, Prob
         Some(open) => said(&open.wait, entry)?,
         None => {
             let was = started(store, &run, wait).await?.ok_or_else(unknown)?;
-            match was.kind.is_answerable() && entry.status == ResumeStatus::Resolved {
-                // The same answer gets the same receipt, another is a conflict.
-                true => said(&was, entry)?,
-                false => What::Nothing,
-            }
+            too_late(store, root, &run, &was, entry).await?
         }
     };
     Ok(Act { run, wait, what })
+}
+
+/// What is left to be done about a wait that is over: nothing when this was said to it, also by someone else. Whoever
+/// says something else is told that it came too late.
+async fn too_late(
+    store: &dyn RunStore,
+    root: &RunId,
+    run: &RunId,
+    was: &WaitStarted,
+    entry: &ResumeEntry,
+) -> Result<What, Problem> {
+    let gives_up = entry.status == ResumeStatus::Cancelled;
+    if gives_up && store.entry(root).await?.row.status() == Status::Cancelled {
+        return Ok(What::Nothing);
+    }
+    let wait = was.wait;
+    let what = said(was, entry)?;
+    let is_done = match &what {
+        // The same answer gets the same receipt, another is a conflict.
+        What::Answer(_) => return Ok(what),
+        What::Resume | What::Nothing => true,
+        What::Cancel => false,
+        What::Raise(budget) => has_landed(store, run, &request(wait, budget)?).await?,
+        What::Resolve(of, resolution) => {
+            let request = request(wait, &(of, resolution))?;
+            has_landed(store, run, &request).await?
+                || resolved(store, run, was).await?.as_ref() == Some(resolution)
+        }
+    };
+    match is_done {
+        true => Ok(What::Nothing),
+        false => {
+            let kind = was.kind.as_str();
+            let detail = format!("the wait {wait} ({kind}) of {run} is over, and not by this");
+            let hint = "ask without `resume` to be told how the run stands";
+            Err(Problem::new(ErrorKind::Conflict, detail).hint(hint))
+        }
+    }
+}
+
+/// Whether a request of this name was done. The name says what it asked for.
+async fn has_landed(store: &dyn RunStore, run: &RunId, request: &str) -> Result<bool, Problem> {
+    let name = RequestId::new(request).map_err(|error| Problem::invalid(error.to_string()))?;
+    let id = AppendId::request(&name, &Digest::of(b""));
+    match store.landed(run, &id).await {
+        Ok(landed) => Ok(landed.is_some()),
+        Err(Error::RequestIdTaken(_)) => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What ended a wait for what became of a write.
+async fn resolved(
+    store: &dyn RunStore,
+    run: &RunId,
+    was: &WaitStarted,
+) -> Result<Option<Resolution>, Problem> {
+    let mut last = None;
+    let mut each = |event: Event| {
+        match event.body {
+            Body::StepResolved(it) if Some(&it.step) == was.step.as_ref() => {
+                last = Some(it.resolution);
+            }
+            Body::ToolResolved(it) if Some(&it.call) == was.call.as_ref() => {
+                last = Some(it.resolution);
+            }
+            Body::WaitEnded(ended) if ended.wait == was.wait => return ControlFlow::Break(()),
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    };
+    store.scan(run, Seq::FIRST, &mut each).await?;
+    Ok(last)
 }
 
 /// A wait that is over.

@@ -42,6 +42,11 @@ pub(crate) fn parse(root: &RunId, id: &str) -> Option<(RunId, WaitId)> {
     }
 }
 
+/// The run that such an id, or that of a message, begins with.
+pub(crate) fn run(id: &str) -> Option<RunId> {
+    id.split_once('/')?.0.parse().ok()
+}
+
 fn interrupt(root: &RunId, entry: &Entry, open: &OpenWait, told: &Translator) -> Interrupt {
     let (run, wait) = (entry.row.run, &open.wait);
     let call = wait.call.as_ref().filter(|_| run == *root);
