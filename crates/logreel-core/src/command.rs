@@ -133,5 +133,7 @@ pub enum Outside {
         by: Option<String>,
         /// The child that it is for: it is set aside for that child at once.
         child: Option<RunId>,
+        /// The wait for budget that it answers; when that is over, nothing is raised.
+        wait: Option<WaitId>,
     },
 }

@@ -480,7 +480,15 @@ pub fn decide_outside(
                 waits.map(|open| ended(open, WaitOutcome::Resolved, Some(by.clone())).into());
             Decision::append(std::iter::once(resolved).chain(ends).collect())
         }
-        Outside::AddBudget { add, by, child } => {
+        Outside::AddBudget {
+            add,
+            by,
+            child,
+            wait,
+        } => {
+            if let Some(Err(why)) = wait.map(|wait| find_for_budget(row, wait)) {
+                return Decision::refuse(why);
+            }
             let mut budget = row.facts.budget.clone();
             for limit in Limit::ALL {
                 match (budget.get_mut(limit), add.get(limit)) {
@@ -513,17 +521,32 @@ pub fn decide_outside(
     }
 }
 
+fn find_open(row: &Row, id: WaitId) -> Result<&OpenWait, Rejected> {
+    let missing = match id.0 <= row.facts.waits_started && id.0 > 0 {
+        true => Rejected::WaitHasEnded(id),
+        false => Rejected::UnknownWait(id),
+    };
+    row.wait(id).ok_or(missing)
+}
+
+/// The open wait for budget that someone means who raises a limit for it.
+pub fn find_for_budget(row: &Row, wait: WaitId) -> Result<&OpenWait, Rejected> {
+    let open = find_open(row, wait)?;
+    match open.wait.kind {
+        WaitKind::Budget => Ok(open),
+        kind => Err(Rejected::WrongAnswer {
+            wait,
+            kind,
+            hint: "it does not wait for budget",
+        }),
+    }
+}
+
 fn find_answerable(row: &Row, wait: Option<WaitId>) -> Result<&OpenWait, Rejected> {
     let answerable = |open: &OpenWait| open.wait.kind.is_answerable();
     match wait {
         Some(id) => {
-            let open = row
-                .wait(id)
-                .ok_or(if id.0 <= row.facts.waits_started && id.0 > 0 {
-                    Rejected::WaitHasEnded(id)
-                } else {
-                    Rejected::UnknownWait(id)
-                })?;
+            let open = find_open(row, id)?;
             if answerable(open) {
                 return Ok(open);
             }

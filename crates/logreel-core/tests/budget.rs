@@ -66,6 +66,7 @@ fn raise(add: Budget) -> Outside {
         add,
         by: Some("ann".into()),
         child: None,
+        wait: None,
     }
 }
 
@@ -300,6 +301,7 @@ fn what_is_added_for_a_child_is_set_aside_for_it() {
         add: tokens(500),
         by: None,
         child: Some(child(1)),
+        wait: None,
     })
     .unwrap();
     assert_eq!(log.row.facts.budget, tokens(600));
@@ -432,6 +434,7 @@ impl Tree {
                         add: tokens(more),
                         by: None,
                         child: chain.get(at + 1).map(|below| Self::id(*below)),
+                        wait: None,
                     };
                     self.logs[*run].outside(raise).unwrap();
                 }

@@ -280,6 +280,7 @@ fn every_kind() -> Log {
         },
         by: Some("ann".into()),
         child: None,
+        wait: None,
     })
     .unwrap();
     let spec = payload(json!({ "name": "tester", "version": "2" }));

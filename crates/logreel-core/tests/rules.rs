@@ -669,6 +669,31 @@ fn a_signal_after_the_deadline_is_kept_and_the_timeout_recorded() {
 }
 
 #[test]
+fn a_raise_for_a_wait_that_is_over_raises_nothing() {
+    let tokens = || Budget {
+        tokens: Some(5),
+        ..Budget::default()
+    };
+    let mut log = Log::new();
+    log.wait(waiting(WaitKind::Budget));
+    log.wait(waiting(WaitKind::Signal));
+    let mut raise = |wait: u32| {
+        log.outside(Outside::AddBudget {
+            add: tokens(),
+            by: None,
+            child: None,
+            wait: Some(WaitId(wait)),
+        })
+        .map(drop)
+    };
+    assert!(matches!(raise(2), Err(Rejected::WrongAnswer { .. })));
+    assert_eq!(raise(3), Err(Rejected::UnknownWait(WaitId(3))));
+    assert_eq!(raise(1), Ok(()));
+    assert_eq!(raise(1), Err(Rejected::WaitHasEnded(WaitId(1))));
+    assert_eq!(log.row.facts.budget.tokens, Some(1005));
+}
+
+#[test]
 fn raising_a_limit_ends_the_wait_for_budget_and_needs_such_a_limit() {
     let mut log = Log::new();
     log.wait(waiting(WaitKind::Budget));
@@ -676,6 +701,7 @@ fn raising_a_limit_ends_the_wait_for_budget_and_needs_such_a_limit() {
         add,
         by: None,
         child: None,
+        wait: None,
     };
     let money = Budget {
         usd_micros: Some(5),

@@ -79,6 +79,7 @@ pub(crate) async fn pause(call: Call) -> Answered {
 #[serde(deny_unknown_fields, default)]
 struct Resume {
     add_budget: Option<AddBudget>,
+    wait: Option<WaitId>,
     accept_spec_change: bool,
 }
 
@@ -128,8 +129,13 @@ impl AddBudget {
 pub(crate) async fn resume(call: Call) -> Answered {
     let Resume {
         add_budget,
+        wait,
         accept_spec_change,
     } = call.json()?;
+    if wait.is_some() && add_budget.is_none() {
+        let detail = "`wait` says what `add_budget` is for, which is missing";
+        return Err(Problem::invalid(detail));
+    }
     let run = call.run().await?;
     let engine = &call.app.engine;
     let raises = add_budget.is_some();
@@ -141,8 +147,15 @@ pub(crate) async fn resume(call: Call) -> Answered {
         let for_budget = |wait: &WaitStarted| wait.kind == WaitKind::Budget;
         // Of the two commands that this is, each has a name of its own.
         let key = call.idempotency_key()?.map(|key| format!("{key}:budget"));
-        let meant = tree::raised_by(&**engine.store(), run, key.as_deref(), for_budget).await?;
-        let mut raise = engine.add_budget(&meant, add, call.by());
+        let mut raise = match wait {
+            // Of this run, as in an answer.
+            Some(wait) => engine.add_budget_for(&run, wait, add, call.by()),
+            None => {
+                let store = &**engine.store();
+                let meant = tree::raised_by(store, run, key.as_deref(), for_budget).await?;
+                engine.add_budget(&meant, add, call.by())
+            }
+        };
         if let Some(key) = key {
             raise = raise.request(key);
         }

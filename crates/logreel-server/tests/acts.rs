@@ -220,6 +220,25 @@ async fn of_two_who_act_at_once_the_second_is_told() {
         let raised = raised.iter().filter(|(said, _)| said.status == 200);
         assert_eq!(limit, 10 + raised.map(|(_, by)| by).sum::<u64>());
         assert_eq!(kind(&raise(1).await), ended);
+
+        // For one wait there is one raise, whoever is first.
+        let (outer, inner) = out_of_time(&site).await;
+        let path = format!("/v1/runs/{inner}/resume");
+        let raise = |wait: &str, by: u64| {
+            site.post(&path, json!({"add_budget": {"wall_ms": by}, "wait": wait}))
+        };
+        assert_eq!(raise("w9", 1).await.status, 404);
+        let none = site.post(&path, json!({"wait": "w1"})).await;
+        assert_eq!(kind(&none), (422, "invalid".to_owned()));
+        let (one, two) = tokio::join!(raise("w1", 60_000), raise("w1", 70_000));
+        let mut both = [one.status, two.status];
+        both.sort_unstable();
+        assert_eq!(both, [200, 409], "{} {}", one.text, two.text);
+        site.until(&outer, |entry| entry.row.status().is_terminal())
+            .await;
+        let by = if one.status == 200 { 60_000 } else { 70_000 };
+        let inner = site.get(&format!("/v1/runs/{inner}")).await.json();
+        assert_eq!(inner["budget"]["wall_ms"], 10 + by);
     }
 }
 

@@ -105,7 +105,8 @@ async fn no_operation_lets_in_another_page_or_one_without_a_token() {
             continue;
         };
         roles += 1;
-        for unknown in [&[][..], &[("authorization", "Bearer nobody")]] {
+        let unknown: [&[(&str, &str)]; 2] = [&[], &[("authorization", "Bearer nobody")]];
+        for unknown in unknown {
             let unauthorized = (401, "unauthorized".to_owned());
             assert_eq!(
                 ask(&guarded, operation, unknown).await,

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use logreel_core::budget::{Limit, OverBudget};
-use logreel_core::decide::plain_wait;
+use logreel_core::decide::{find_for_budget, plain_wait};
 use logreel_core::event::{Budget, Relation, Used, WaitEnded, WaitKind, WaitOutcome, WaitStarted};
 use logreel_core::fold::Illegal;
 use logreel_core::row::{OpenWait, Row};
 use logreel_core::{
-    Blob, Body, CallId, Command, Event, Outside, Payload, Rejected, RunId, RunState, StepId,
+    Blob, Body, CallId, Command, Event, Outside, Payload, Rejected, RunId, RunState, StepId, WaitId,
 };
 use logreel_store::{Entry, RunStore};
 
@@ -30,7 +30,20 @@ impl Engine {
     /// Refused when the run lacks one of the limits: there is nothing to raise.
     pub fn add_budget(&self, run: &RunId, add: Budget, by: impl Into<String>) -> Ask<Entry> {
         let (engine, run, by) = (Arc::clone(&self.0), *run, by.into());
-        Ask::new(async move |request| engine.add_budget(&run, add, by, request).await)
+        Ask::new(async move |request| engine.add_budget(&run, add, None, by, request).await)
+    }
+
+    /// [`Engine::add_budget`] as the answer to one wait for budget: of two who raise for it, the second raises
+    /// nothing and is told that it is over.
+    pub fn add_budget_for(
+        &self,
+        run: &RunId,
+        wait: WaitId,
+        add: Budget,
+        by: impl Into<String>,
+    ) -> Ask<Entry> {
+        let (engine, run, by) = (Arc::clone(&self.0), *run, by.into());
+        Ask::new(async move |request| engine.add_budget(&run, add, Some(wait), by, request).await)
     }
 }
 
@@ -39,6 +52,7 @@ impl Inner {
         &self,
         run: &RunId,
         add: Budget,
+        wait: Option<WaitId>,
         by: String,
         request: Request,
     ) -> Result<Entry, Error> {
@@ -54,7 +68,11 @@ impl Inner {
         // The same for every run above: each has what it did under this name, and one that a crash left
         // out has it done by the same request again.
         let asked = ("add budget", run, &add, &by);
-        let refused = check_raise(&chain[0].row, &add);
+        let append_id = || match wait {
+            None => request.append_id(self, &asked),
+            Some(wait) => request.append_id(self, &(&asked, wait)),
+        };
+        let refused = check_raise(&chain[0].row, &add, wait);
         let above = chain.iter().enumerate().skip(1).rev();
         // From the root down: at no time may a child use what the runs above it do not allow.
         for (at, entry) in above.filter(|_| refused.is_ok()) {
@@ -67,11 +85,12 @@ impl Inner {
             if add.is_empty() || entry.row.status().is_terminal() {
                 continue;
             }
-            let id = request.append_id(self, &asked);
+            let id = append_id();
             let command = Outside::AddBudget {
                 add,
                 by: Some(by.clone()),
                 child: Some(chain[at - 1].row.run),
+                wait: None,
             };
             match self.command(&entry.row.run, id, command, vec![]).await {
                 // It has ended meanwhile, and so will this run.
@@ -83,11 +102,12 @@ impl Inner {
                 Err(error) => return Err(error),
             }
         }
-        let id = request.append_id(self, &asked);
+        let id = append_id();
         let command = Outside::AddBudget {
             add,
             by: Some(by),
             child: None,
+            wait,
         };
         // What must not be raised above it is refused here too, unless it was raised before.
         Ok(self.command(run, id, command, vec![]).await?.entry)
@@ -95,7 +115,7 @@ impl Inner {
 }
 
 /// Before anything is raised above it.
-fn check_raise(row: &Row, add: &Budget) -> Result<(), Error> {
+fn check_raise(row: &Row, add: &Budget, wait: Option<WaitId>) -> Result<(), Error> {
     let run = row.run;
     let rejected = |why| Err(Error::Rejected { run, why });
     if row.facts.ended.is_some() {
@@ -103,6 +123,9 @@ fn check_raise(row: &Row, add: &Budget) -> Result<(), Error> {
     }
     if add.is_empty() {
         return rejected(Rejected::NothingToAdd);
+    }
+    if let Some(Err(why)) = wait.map(|wait| find_for_budget(row, wait)) {
+        return rejected(why);
     }
     let lacks = |limit: &Limit| add.get(*limit).is_some() && row.facts.budget.get(*limit).is_none();
     match Limit::ALL.into_iter().find(lacks) {

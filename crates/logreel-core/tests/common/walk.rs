@@ -207,6 +207,7 @@ fn outside(log: &Log, a: u8, b: u8) -> Outside {
             },
             by,
             child: b.is_multiple_of(2).then(|| child(b % 2)),
+            wait: None,
         },
     }
 }

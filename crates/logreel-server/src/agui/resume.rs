@@ -66,7 +66,7 @@ pub(crate) async fn apply(call: &Call, root: &RunId, acts: Vec<Act>) -> Result<(
                 // First, so that a refusal leaves the limits as they were.
                 call.app.specs.check_resume(&run, false).await?;
                 let request = request(wait, &budget)?;
-                let raise = engine.add_budget(&run, budget, call.by());
+                let raise = engine.add_budget_for(&run, wait, budget, call.by());
                 raise.request(request).await?;
                 go_on(call, &run).await?;
             }

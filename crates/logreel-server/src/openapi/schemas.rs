@@ -437,6 +437,10 @@ fn of_requests() -> Named {
                         }),
                         &[],
                     )),
+                    "wait": {
+                        "type": ["string", "null"], "pattern": "^w[1-9][0-9]*$",
+                        "description": "The wait for budget that `add_budget` answers: when it is over, 409, and nothing is raised",
+                    },
                     "accept_spec_change": yes_or_no(),
                 }),
                 &[],

@@ -608,6 +608,7 @@ pub async fn the_row_is_the_fold_of_the_whole_log(harness: &dyn Harness) {
                 add: raise,
                 by: None,
                 child: None,
+                wait: None,
             },
         )
         .await;

@@ -716,6 +716,7 @@ impl Story {
                 },
                 by: None,
                 child: None,
+                wait: None,
             },
         }
     }
