@@ -292,7 +292,7 @@ export class RunFollower<E extends SeqEvent> extends Follower {
       const { status } = JSON.parse(sent.data) as { status?: number };
       throw new Refused(status ?? 500);
     }
-    if (sent.id === null) return true;
+    if (sent.id === null || sent.data === "") return true;
     return this.accept([JSON.parse(sent.data) as E]);
   }
 

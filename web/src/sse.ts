@@ -7,7 +7,7 @@ export interface Sent {
   data: string;
 }
 
-/** Takes the stream in any pieces and gives whole events. */
+/** Takes the stream in any pieces and gives whole events, and ids that stand alone (their data is empty). */
 export class SseParser {
   private rest = "";
   private id: string | null = null;
@@ -32,7 +32,8 @@ export class SseParser {
   private line(line: string): Sent | null {
     if (line === "") {
       const whole = { id: this.id, event: this.event || "message", data: this.data.join("\n") };
-      const isWorth = this.data.length > 0;
+      // An id alone is a place to come back to.
+      const isWorth = this.data.length > 0 || this.id !== null;
       this.id = null;
       this.event = "";
       this.data = [];

@@ -198,6 +198,26 @@ test("a place of another store is let go: everything is looked at again, and the
   }
 });
 
+test("a stream that is lost before its first event comes back to where it began", async () => {
+  const sent: (string | undefined)[] = [];
+  const follower: AllFollower = new AllFollower(
+    {
+      ...new FakeServer(1, () => "").world(),
+      fetch: (_path, headers) => {
+        sent.push(headers["Last-Event-ID"]);
+        if (sent.length === 2) follower.stop();
+        return Promise.resolve(new Response("retry: 1000\nid: 70\n\n: alive\n\n"));
+      },
+    },
+    () => undefined,
+    () => undefined,
+    () => undefined,
+    () => undefined,
+  );
+  await follower.run();
+  assert.deepEqual(sent, [undefined, "70"]);
+});
+
 test("a reconnect at the end is 204, and the end was read from a page", async () => {
   const server = new FakeServer(3, (_, s) => {
     s.grow(4);
@@ -248,12 +268,13 @@ test("live text is shown until a new attempt begins", async () => {
 });
 
 test("the parser takes a stream in any pieces", () => {
-  const text = 'id: 1\r\nevent: a\r\ndata: {"x":\r\ndata: 1}\r\n\r\n: comment\n\nid: 2\ndata: two\n\ndata\n\nretry: 5\n\n';
+  const text = 'id: 1\r\nevent: a\r\ndata: {"x":\r\ndata: 1}\r\n\r\n: comment\n\nid: 2\ndata: two\n\ndata\n\nretry: 5\n\nid: 3\n\n';
   const whole = new SseParser().push(text);
   assert.deepEqual(whole, [
     { id: "1", event: "a", data: '{"x":\n1}' },
     { id: "2", event: "message", data: "two" },
     { id: null, event: "message", data: "" },
+    { id: "3", event: "message", data: "" },
   ]);
   for (let size = 1; size < 12; size += 1) {
     const parser = new SseParser();

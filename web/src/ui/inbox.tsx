@@ -5,7 +5,7 @@ import { inline } from "../model/summary";
 import { shortId } from "../model/time";
 import { go, runPath } from "../route";
 import type { Run } from "../model/types";
-import { inbox, refreshSoon, waitingKnown, waitingRun } from "../runs-store";
+import { inbox, refreshSoon, waitingKnown, waitingMore, waitingRun } from "../runs-store";
 import type { Actable } from "./act";
 import { useKeys } from "./keys";
 import { Empty } from "./runs";
@@ -49,9 +49,14 @@ export function Inbox() {
   return (
     <main class="inbox">
       <h1>
-        Inbox <span class="dim">{asked.length === 0 ? "" : asked.length}</span>
+        Inbox <span class="dim">{asked.length === 0 ? "" : asked.length}{waitingMore.value && "+"}</span>
       </h1>
-      {asked.length === 0 && <Empty title="Nobody is waiting for you" detail="Approvals, questions, writes in doubt and used-up budgets come here." />}
+      {waitingMore.value && (
+        <p class="dim">
+          More runs wait than are looked through here, the oldest among them: <a href="#/runs?status=waiting">all that wait</a>.
+        </p>
+      )}
+      {asked.length === 0 && !waitingMore.value && <Empty title="Nobody is waiting for you" detail="Approvals, questions, writes in doubt and used-up budgets come here." />}
       <div class="inbox-items" role="list">
         {asked.slice(0, 200).map(({ run, wait }, i) => (
           <article

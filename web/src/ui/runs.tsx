@@ -1,12 +1,13 @@
 // The list of runs: live, filtered by what is in the address.
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import type { Filter } from "../api";
+import { listRuns, type Filter } from "../api";
 import type { Run } from "../model/types";
 import { inline } from "../model/summary";
 import { age, count, duration, money, parseTime, shortId } from "../model/time";
 import { go, route, runPath, setQuery } from "../route";
-import { currentList, RunList } from "../runs-store";
+import { RunList } from "../run-list";
+import { currentList } from "../runs-store";
 import { serverNow } from "../world";
 import { useKeys } from "./keys";
 import { Status, tookMs } from "./status";
@@ -41,7 +42,7 @@ export function Runs() {
   const [selected, setSelected] = useState(-1);
   const search = useRef<HTMLInputElement>(null);
   useEffect(() => {
-    const fresh = new RunList(filter);
+    const fresh = new RunList(filter, listRuns);
     setList(fresh);
     setSelected(-1);
     currentList.value = fresh;
