@@ -90,9 +90,12 @@ export class OpenRun {
       this.etag = tagged.etag;
       this.run.value = tagged.run;
       this.error.value = null;
+      // What was folded from bodies that are erased is folded again without them.
       if (tagged.run.erased && before?.erased === false) {
-        this.cache.clear();
-        nodes.clear();
+        this.unfollow();
+        this.forget();
+        this.lastDigest = null;
+        this.follow();
       }
       this.readLate();
     } catch (error) {
@@ -122,7 +125,10 @@ export class OpenRun {
       this.model.seq,
       this.lastDigest,
       {
-        events: (events) => this.take(events),
+        // One that was stopped while it read says nothing more.
+        events: (events) => {
+          if (this.follower === follower) this.take(events);
+        },
         delta: (call, attempt, text, kind) => this.hear(call, attempt, text, kind),
         reset: (call, attempt) => this.reset(call, attempt),
         anew: () => this.anew(),
@@ -152,12 +158,16 @@ export class OpenRun {
   }
 
   private anew(): void {
+    this.forget();
+    this.isAnother.value = true;
+  }
+
+  private forget(): void {
     this.model = new RunModel();
     this.over.clear();
     this.said.value = new Map();
     this.cache.clear();
     nodes.clear();
-    this.isAnother.value = true;
     this.moved();
   }
 

@@ -52,6 +52,7 @@ export function State(props: { open: OpenRun; run: Run; selected: number | null;
     ArrowLeft: () => to(index - 1),
   });
   if (last === 0) {
+    if (run.erased) return <Empty title="The document was erased" detail="What its patches held is gone; that they were made stays in the log." />;
     if (run.state === null)
       return <Empty title="This run keeps no document" detail="A task keeps one with ctx.state, a program over HTTP with state.patched." />;
     return <div class="state-tree"><Value value={run.state} mono /></div>;
