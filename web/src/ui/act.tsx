@@ -10,7 +10,7 @@ import { shortId } from "../model/time";
 import { oneLine } from "../model/visible";
 import { go, runPath } from "../route";
 import { refreshSoon } from "../runs-store";
-import { AnswerAsk, ResolveAsk, type Doubt, type Said } from "./answer";
+import { AnswerAsk, Over, ResolveAsk, type Doubt, type Said } from "./answer";
 import { useAgain } from "./again";
 import { Ask, CopyAs, Dialog } from "./dialog";
 import { copy, toast, toastError } from "./toast";
@@ -19,7 +19,8 @@ export type Act =
   | { verb: "cancel" }
   | { verb: "retry" }
   | { verb: "say" }
-  | { verb: "budget" }
+  /** For a wait when it was asked where that is shown. */
+  | { verb: "budget"; wait?: Wait }
   | { verb: "copy" }
   | { verb: "answer"; wait: Wait; said: Said }
   | { verb: "resolve"; wait: Wait; became: Doubt }
@@ -196,7 +197,7 @@ export function Asking() {
     case "say":
       return <SayAsk {...props} />;
     case "budget":
-      return <BudgetAsk {...props} />;
+      return <BudgetAsk {...props} wait={now.act.wait ?? null} />;
     case "copy":
       return <CopyList {...props} />;
     case "answer":
@@ -289,7 +290,7 @@ const LIMITS = [
   { key: "children", label: "Child runs", step: "1" },
 ] as const;
 
-function BudgetAsk(props: AskProps) {
+function BudgetAsk(props: AskProps & { wait: Wait | null }) {
   const limited = LIMITS.filter(({ key }) => props.run.budget[key] !== null);
   const [amounts, setAmounts] = useState<{ [key: string]: number }>({});
   const add = Object.fromEntries(Object.entries(amounts).filter(([, amount]) => amount > 0));
@@ -302,6 +303,9 @@ function BudgetAsk(props: AskProps) {
       send={(command, key) => props.done(command, key, "Raised")}
       onClose={props.close}
     >
+      {props.wait !== null && (
+        <Over run={props.run} wait={props.wait} why="Someone else raised the budget, or the run ended; what you add now comes on top." />
+      )}
       {limited.length === 0 && <p>This run has no limits.</p>}
       {limited.length > 0 && <p>Added to the run and to every run above it. A raise cannot be taken back.</p>}
       {limited.map(({ key, label, step }) => (

@@ -2,7 +2,7 @@
 
 import { useState } from "preact/hooks";
 import * as commands from "../commands";
-import type { Json, Wait } from "../model/types";
+import type { Json, Run, Wait } from "../model/types";
 import { oneLine } from "../model/visible";
 import type { AskProps } from "./act";
 import { Ask } from "./dialog";
@@ -29,17 +29,22 @@ function parsed(text: string): { value: Json } | null {
   }
 }
 
+/** Said once nobody waits for it any more. */
+export function Over(props: { run: Run; wait: Wait; why: string }) {
+  if (props.run.waiting.some((it) => it.id === props.wait.id)) return null;
+  return (
+    <div class="warn" role="alert">
+      <strong>This is not waited for any more.</strong> {props.why}
+    </div>
+  );
+}
+
 /** What is asked about, once more, and whether it still is. */
 function About(props: AskProps & { wait: Wait }) {
   const { run, wait } = props;
-  const isOver = !run.waiting.some((it) => it.id === wait.id);
   return (
     <>
-      {isOver && (
-        <div class="warn" role="alert">
-          <strong>This is not waited for any more.</strong> Someone else answered, its time ran out, or the run ended.
-        </div>
-      )}
+      <Over run={run} wait={wait} why="Someone else answered, its time ran out, or the run ended." />
       {wait.prompt !== null && <Text value={wait.prompt} lines={8} />}
       {wait.arguments !== null && (
         <div class="boxed">

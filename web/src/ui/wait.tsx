@@ -69,7 +69,7 @@ export function WaitCard(props: { open: Actable; run: Run; wait: Wait }) {
             Resume
           </button>
         )}
-        {wait.kind === "budget" && ask("Raise the budget…", "primary", { verb: "budget" })}
+        {wait.kind === "budget" && ask("Raise the budget…", "primary", { verb: "budget", wait })}
         {open.log === undefined && <span class="grow" />}
         {open.log === undefined && ask("Cancel the run…", "link", { verb: "cancel" })}
       </div>

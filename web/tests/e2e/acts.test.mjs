@@ -66,6 +66,22 @@ test("raise a budget from the inbox, and say something to the agent", async () =
   await closed(page);
 });
 
+test("whoever is about to raise a budget is told that someone else did", async () => {
+  const run = await place.start("poor", { input: "spend" });
+  const page = await open(browser, place, "#/inbox");
+  await page.locator(`.inbox-item[data-run="${run}"]`).getByRole("button", { name: "Raise the budget…" }).click();
+  await dialog(page).getByLabel("Tokens").waitFor();
+  assert.equal(await dialog(page).getByRole("alert").count(), 0);
+  const raised = await place.api(`runs/${run}/resume`, {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify({ add_budget: { tokens: 200_000 } }),
+  });
+  assert.equal(raised.status, 200);
+  await dialog(page).getByText("Someone else raised the budget").waitFor();
+  await closed(page);
+});
+
 test("answer a question with a value", async () => {
   const run = await place.start("signal");
   const page = await opened(run);
