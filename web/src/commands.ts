@@ -95,11 +95,12 @@ export function resolve(run: string, call: string, became: Became): Command {
 export const say = (run: string, text: string, requestId: string): Command =>
   command(run, "messages", { text, request_id: requestId }, line("say", [run, text], ["--request-id", requestId]));
 
-export function addBudget(run: string, add: { [limit: string]: number }): Command {
+/** For a wait it is raised once, whoever else raises for it; the command line has no word for that. */
+export function addBudget(run: string, add: { [limit: string]: number }, wait: string | null = null): Command {
   const flags = Object.entries(add).map(([limit, amount]) =>
     limit === "wall_ms" ? `wall=${amount}ms` : `${limit}=${amount}`,
   );
-  return command(run, "resume", { add_budget: add }, line("resume", [run], flags.flatMap((it) => ["--add-budget", it])));
+  return command(run, "resume", { add_budget: add, ...maybe("wait", wait ?? "") }, line("resume", [run], flags.flatMap((it) => ["--add-budget", it])));
 }
 
 export function fork(run: string, at: number, changes: { input?: Json; model?: string; message?: string }): Command {

@@ -76,6 +76,7 @@ test("each command has the body that the API takes", () => {
   assert.deepEqual(commands.resolve(RUN, "call", { returned: null }).body, { call: "call", returned: null });
   assert.deepEqual(commands.resolve(RUN, "call", { retry: true }).body, { call: "call", retry: true });
   assert.deepEqual(commands.addBudget(RUN, { tokens: 5, wall_ms: 60000 }).body, { add_budget: { tokens: 5, wall_ms: 60000 } });
+  assert.deepEqual(commands.addBudget(RUN, { tokens: 5 }, "w3").body, { add_budget: { tokens: 5 }, wait: "w3" });
   assert.equal(commands.addBudget(RUN, { tokens: 5 }).cli, `logreel resume ${RUN} --add-budget tokens=5`);
   assert.deepEqual(commands.fork(RUN, 12, { input: { a: 1 } }).body, { at: 12, input: { a: 1 } });
 });

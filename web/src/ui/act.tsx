@@ -299,12 +299,12 @@ function BudgetAsk(props: AskProps & { wait: Wait | null }) {
       title="Raise a budget"
       verb="Add"
       keep="Close"
-      command={() => (Object.keys(add).length === 0 ? null : commands.addBudget(props.run.id, add))}
+      command={() => (Object.keys(add).length === 0 ? null : commands.addBudget(props.run.id, add, props.wait?.id))}
       send={(command, key) => props.done(command, key, "Raised")}
       onClose={props.close}
     >
       {props.wait !== null && (
-        <Over run={props.run} wait={props.wait} why="Someone else raised the budget, or the run ended; what you add now comes on top." />
+        <Over run={props.run} wait={props.wait} why="Someone else raised the budget, or the run ended: nothing is added for it twice." />
       )}
       {limited.length === 0 && <p>This run has no limits.</p>}
       {limited.length > 0 && <p>Added to the run and to every run above it. A raise cannot be taken back.</p>}
