@@ -146,7 +146,7 @@ impl Registry {
         Some(program)
     }
 
-    fn recording(&self, digest: &Digest) -> Option<Arc<Program>> {
+    pub(crate) fn recording(&self, digest: &Digest) -> Option<Arc<Program>> {
         self.known().recordings.get(digest).cloned()
     }
 

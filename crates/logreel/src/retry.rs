@@ -159,12 +159,13 @@ impl RetryRun {
         if entry.erased {
             return Err(ForkError::Erased(self.parent).into());
         }
-        let kind = entry.row.facts.kind;
-        if is_with_recorder(&entry.row.facts) {
+        let facts = &entry.row.facts;
+        // Only its recorder starts the program again.
+        if is_with_recorder(facts) && engine.registry.recording(&facts.spec_digest).is_none() {
             return Err(Error::OnlyRecorded(self.parent));
         }
-        let queue = self.queue || kind == RunKind::External;
-        let name = &entry.row.facts.agent;
+        let queue = self.queue || facts.kind == RunKind::External;
+        let name = &facts.agent;
         let program = match &self.under {
             Some(spec) => engine.agent_to_drive(spec),
             None => engine.program_of(&entry).await,
