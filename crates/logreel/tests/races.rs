@@ -341,7 +341,9 @@ async fn a_store_that_is_away_when_a_recorded_result_is_read_fails_no_run() {
     large(&next, Some(faults));
     next.signal(&run, "go", &()).await.unwrap();
     next.resume(&run).await.unwrap();
-    let run = next.run(run).typed::<usize>();
+    // Whoever watches reads too, and is told that the store is away: another looks, who can reach it.
+    let watcher = Engine::builder().store(store).build().await.unwrap();
+    let run = watcher.run(run).typed::<usize>();
     let ended = tokio::time::timeout(hours(1), run.wait());
     assert_eq!(ended.await.unwrap().unwrap(), Outcome::Completed(100_000));
     next.close().await.unwrap();
