@@ -42,12 +42,12 @@ impl Host {
         let mut unshare = Command::new("unshare");
         unshare.args(["--pid", "--fork", "--mount-proc", "--kill-child", "--"]);
         unshare.arg(std::env::current_exe()?).arg("host");
-        let child = unshare
+        let mut child = unshare
             .stdin(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .context("unshare")?;
-        let first = child_of(&child)?;
+        let first = child_of(&mut child)?.context("a host ended at once")?;
         host.first = Some((child, first));
         Ok(host)
     }
@@ -100,17 +100,17 @@ pub fn first_process() -> Result<()> {
     }
 }
 
-/// The only child of a process we started, once it is there.
-fn child_of(child: &Child) -> Result<Pid> {
+/// The only child of a process we started, once it is there; `None` when that has ended before anyone looked.
+fn child_of(child: &mut Child) -> Result<Option<Pid>> {
     let file = format!("/proc/{0}/task/{0}/children", child.id());
     let mut found = None;
     clock::until("a process has begun", Duration::from_secs(10), || {
         let children = std::fs::read_to_string(&file).unwrap_or_default();
         let first = children.split_whitespace().next();
         found = first.and_then(|it| it.parse().ok()).and_then(Pid::from_raw);
-        Ok(found.is_some())
+        Ok(found.is_some() || child.try_wait()?.is_some())
     })?;
-    found.context("it has begun")
+    Ok(found)
 }
 
 /// To a process of ours; one that has ended meanwhile needs none.
@@ -226,18 +226,18 @@ impl Worker {
             command.env("NO_FAKE_STAT", "1");
         }
         let log = yard.log(&format!("{}.log", self.name))?;
-        let child = command
+        let mut child = command
             .args(&self.verb)
             .stdout(log.try_clone()?)
             .stderr(log)
             .spawn()?;
-        let pid = match host.is_apart() {
-            true => child_of(&child)?,
-            false => Pid::from_child(&child),
+        let begun = match host.is_apart() {
+            true => child_of(&mut child)?,
+            false => None,
         };
         self.alive = Some(Alive {
+            pid: begun.unwrap_or_else(|| Pid::from_child(&child)),
             child,
-            pid,
             frozen_since: None,
         });
         Ok(())

@@ -278,8 +278,8 @@ impl<'y> Storm<'y> {
                 println!("{error:#}");
             }
             witness.is_over.store(true, Ordering::SeqCst);
-            started?;
-            weathered
+            let done = weathered?;
+            started.map(|()| done)
         })?;
         report.tell("all runs had ended after", format!("{:.1?}", now() - begun));
         let freezes = self.leave(&mut report, &done)?;

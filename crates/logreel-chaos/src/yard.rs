@@ -45,6 +45,8 @@ impl Yard {
             .with_context(|| format!("{} is not built", logreel.display()))?;
         let folder = tempfile::Builder::new()
             .prefix("logreel-chaos.")
+            // Kept, unless the end says otherwise: whoever fails on the way has something to look at.
+            .disable_cleanup(true)
             .tempdir_in("/tmp")?;
         // The database has a user of its own, who must find its folder in here.
         std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755))?;
@@ -161,8 +163,8 @@ impl Yard {
 
     /// Keeps the folder when something is to be found in it.
     pub fn finish(mut self, is_well: bool) {
+        self.folder.disable_cleanup(!is_well || self.keep);
         if !is_well || self.keep {
-            self.folder.disable_cleanup(true);
             println!("files are kept in {}", self.folder.path().display());
         }
     }
