@@ -79,6 +79,7 @@ macro_rules! contract_tests {
             a_signal_ends_its_wait_in_the_same_append
             create_writes_event_1_and_may_take_the_lease
             create_stores_the_blobs_of_event_1
+            a_name_that_is_too_long_is_refused_by_name
             create_with_the_same_id_or_key_attaches_or_conflicts
             attaching_compares_with_how_the_run_was_started
             create_in_a_busy_session_names_the_active_run
@@ -118,6 +119,7 @@ macro_rules! contract_tests {
             a_waiting_run_of_a_dead_owner_waits_on
             a_wait_that_ended_makes_its_run_ready_beside_another
             a_childs_end_makes_its_waiting_parent_ready
+            waiting_children_of_an_ended_parent_are_found
             a_child_that_was_announced_and_never_made_makes_its_waiting_parent_ready
             an_ended_run_is_never_claimed
             leaving_gives_the_leases_of_ended_runs_back

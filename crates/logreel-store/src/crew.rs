@@ -1,5 +1,6 @@
 //! Who drives the runs of a store, what they are there for, and what waits for them.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use logreel_core::RunId;
@@ -23,9 +24,11 @@ pub struct Duty {
 }
 
 impl Duty {
-    /// Whether whatever is queued will be driven by it.
-    pub fn takes_any_run(&self) -> bool {
-        self.concurrency.is_some() && self.labels.is_empty() && !self.leaving
+    /// Whether a queued run with these labels will be driven by it.
+    pub fn takes(&self, labels: &BTreeMap<String, String>) -> bool {
+        let mut asked = self.labels.iter();
+        let has_all = asked.all(|(name, value)| labels.get(name) == Some(value));
+        self.concurrency.is_some() && has_all && !self.leaving
     }
 }
 

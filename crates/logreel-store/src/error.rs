@@ -60,6 +60,16 @@ pub enum Error {
         /// How large it may be.
         max: u64,
     },
+    /// A name is longer than every store can look up. Use a shorter one, and put what is long into the input.
+    #[error("{what} has {bytes} bytes, and may have {max}; what is longer belongs into the input")]
+    TooLong {
+        /// Which name.
+        what: String,
+        /// How long it is.
+        bytes: u64,
+        /// How long it may be.
+        max: u64,
+    },
     /// The commit's outcome is not known. Send the same append again, or look its id up.
     #[error("the outcome of the commit is not known; send the same append again: {what}")]
     Ambiguous {

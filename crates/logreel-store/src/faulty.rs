@@ -11,14 +11,16 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 
 use async_trait::async_trait;
-use logreel_core::{AppendId, Blob, Digest, Epoch, Event, Outside, RunId, RunKey, Seq, Session};
+use logreel_core::{
+    AppendId, Blob, Digest, Epoch, Event, Outside, RunId, RunKey, Seq, Session, Timestamp,
+};
 use tokio::runtime::Runtime;
 
 use crate::{
     Append, AppendError, Appended, Backlog, ClaimOutcome, Claimable, Commanded, CreateError,
-    Created, Cursor, Doorbell, Duty, Entry, EraseError, Error, EventPage, Filter, ForkError, Heirs,
-    Import, ImportError, Lapsed, NewFork, NewRun, News, Owner, OwnerId, OwnerInfo, RunPage,
-    RunStore, SessionInfo, Since, Stats,
+    Created, Cursor, Deleted, Doorbell, Duty, Entry, EraseError, Error, EventPage, Filter,
+    ForkError, Heirs, Import, ImportError, Lapsed, NewFork, NewRun, News, Owner, OwnerId,
+    OwnerInfo, RunPage, RunStore, SessionInfo, Since, Stats,
 };
 
 /// What happens to the chosen write.
@@ -71,6 +73,7 @@ struct Plan {
     /// After which write the store is away, and for how many calls.
     away_after: Option<(u64, u32)>,
     away: u32,
+    cut: bool,
 }
 
 impl Faults {
@@ -105,8 +108,22 @@ impl Faults {
 
     /// After the next write the store cannot be reached, for so many calls of whatever kind.
     pub fn away_after_next(&self, calls: u32) {
-        let mut plan = self.plan();
-        plan.away_after = Some((plan.writes + 1, calls));
+        self.away_after(self.writes() + 1, calls);
+    }
+
+    /// After the `nth` write the store cannot be reached, for so many calls of whatever kind.
+    pub fn away_after(&self, nth: u64, calls: u32) {
+        self.plan().away_after = Some((nth, calls));
+    }
+
+    /// From now on, until [`Faults::reconnect`], the store cannot be reached and answers on their way are lost.
+    pub fn cut_off(&self) {
+        self.plan().cut = true;
+    }
+
+    /// The store can be reached again.
+    pub fn reconnect(&self) {
+        self.plan().cut = false;
     }
 
     /// The process dies now: every call fails from here on.
@@ -158,7 +175,12 @@ impl Faults {
     }
 
     fn check(&self) -> Result<(), Error> {
-        alive(&self.plan())
+        let mut plan = self.plan();
+        alive(&plan)?;
+        match plan.cut {
+            true => there(&mut plan),
+            false => Ok(()),
+        }
     }
 
     fn plan(&self) -> MutexGuard<'_, Plan> {
@@ -168,10 +190,10 @@ impl Faults {
 }
 
 fn there(plan: &mut Plan) -> Result<(), Error> {
-    if plan.away == 0 {
+    if plan.away == 0 && !plan.cut {
         return Ok(());
     }
-    plan.away -= 1;
+    plan.away = plan.away.saturating_sub(1);
     Err(Error::unavailable("away (injected)"))
 }
 
@@ -313,6 +335,10 @@ fn ambiguous() -> Error {
 
 #[async_trait]
 impl RunStore for FaultyStore {
+    fn now(&self) -> Option<Timestamp> {
+        self.inner.now()
+    }
+
     async fn create(&self, new: NewRun) -> Result<Created, CreateError> {
         self.write(self.inner.create(new)).await
     }
@@ -429,6 +455,10 @@ impl RunStore for FaultyStore {
         self.inner.notes()
     }
 
+    fn all_notes(&self) -> Vec<PathBuf> {
+        self.inner.all_notes()
+    }
+
     async fn claim(&self, run: &RunId, owner: OwnerId) -> Result<ClaimOutcome, Error> {
         self.write(self.inner.claim(run, owner)).await
     }
@@ -450,16 +480,24 @@ impl RunStore for FaultyStore {
         self.pass(self.inner.claimable(what, labels, limit)).await
     }
 
+    async fn forsaken(&self, limit: usize) -> Result<Vec<RunId>, Error> {
+        self.pass(self.inner.forsaken(limit)).await
+    }
+
     async fn sessions(&self) -> Result<Vec<SessionInfo>, Error> {
         self.pass(self.inner.sessions()).await
+    }
+
+    async fn session(&self, session: &Session) -> Result<Option<SessionInfo>, Error> {
+        self.pass(self.inner.session(session)).await
     }
 
     async fn close_session(&self, session: &Session) -> Result<(), Error> {
         self.pass(self.inner.close_session(session)).await
     }
 
-    async fn delete(&self, run: &RunId) -> Result<(), Error> {
-        self.pass(self.inner.delete(run)).await
+    async fn delete(&self, run: &RunId) -> Result<Deleted, Error> {
+        self.write(self.inner.delete(run)).await
     }
 
     async fn erase(&self, run: &RunId, with: Heirs) -> Result<Vec<RunId>, EraseError> {

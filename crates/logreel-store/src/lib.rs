@@ -39,7 +39,7 @@ pub use memory::MemoryStore;
 pub use migration::{Migration, Migrations};
 pub(crate) use model::STAGED;
 pub use model::{
-    Append, Appended, ClaimOutcome, Claimable, Commanded, Created, Cursor, Driver, Entry,
+    Append, Appended, ClaimOutcome, Claimable, Commanded, Created, Cursor, Deleted, Driver, Entry,
     EventPage, Filter, Lapsed, NewRun, News, Owner, OwnerId, RunPage, SessionInfo, Since, Stats,
     Told,
 };

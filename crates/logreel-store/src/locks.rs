@@ -146,6 +146,13 @@ fn is_locked(path: &Path) -> bool {
     }
 }
 
+/// Which folder this is, whatever it is called by whom.
+#[cfg(feature = "postgres")]
+pub(crate) fn place_of(folder: &Path) -> Option<String> {
+    let found = fs::metadata(folder).ok()?;
+    Some(format!("{}:{}", found.dev(), found.ino()))
+}
+
 /// Whether there is such a file and nobody has its lock. One that is not there, or cannot be asked, says nothing.
 #[cfg(feature = "postgres")]
 pub(crate) fn is_free(path: &Path) -> bool {

@@ -29,8 +29,8 @@ use crate::doorbell::Doorbells;
 use crate::tip::{PAYLOAD_MAX_BYTES, Prepared, Tip, prepare};
 use crate::{
     Append, AppendError, Appended, Backlog, ClaimOutcome, Claimable, Commanded, CreateError,
-    Created, Cursor, Doorbell, Driver, Duty, Entry, Env, EraseError, Error, EventPage, Filter,
-    ForkError, Heirs, Import, ImportError, Lapsed, NewFork, NewRun, News, Owner, OwnerId,
+    Created, Cursor, Deleted, Doorbell, Driver, Duty, Entry, Env, EraseError, Error, EventPage,
+    Filter, ForkError, Heirs, Import, ImportError, Lapsed, NewFork, NewRun, News, Owner, OwnerId,
     OwnerInfo, RunPage, RunStore, SessionInfo, Since, Stats, SystemEnv,
 };
 
@@ -639,6 +639,7 @@ impl RunStore for MemoryStore {
             Some(Lapsed {
                 epoch: *epoch,
                 owner,
+                unseen: false,
             })
         });
         Ok(lapsed.collect())
@@ -694,7 +695,7 @@ impl RunStore for MemoryStore {
         Ok(())
     }
 
-    async fn delete(&self, run: &RunId) -> Result<(), Error> {
+    async fn delete(&self, run: &RunId) -> Result<Deleted, Error> {
         let mut guard = self.lock();
         let state = &mut *guard;
         let it = state.run(run)?;
@@ -717,13 +718,16 @@ impl RunStore for MemoryStore {
         if let Some(key) = it.started.key.clone() {
             state.old_keys.insert(key, (*run, self.0.env.now()));
         }
-        if let Some(place) = state.places.remove(run) {
-            state.runs.remove(&place);
+        let mut deleted = Deleted::default();
+        if let Some(place) = state.places.remove(run)
+            && let Some(gone) = state.runs.remove(&place)
+        {
+            deleted = Deleted::of(gone.log.iter());
         }
-        state.drop_blobs(run);
+        deleted.bytes += state.drop_blobs(run);
         drop(guard);
         self.0.bells.ring(run);
-        Ok(())
+        Ok(deleted)
     }
 
     async fn erase(&self, run: &RunId, with: Heirs) -> Result<Vec<RunId>, EraseError> {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use logreel_core::codec::StoredBody;
 use logreel_core::event::{RunKind, RunStarted};
 use logreel_core::meaning::ResultSet;
 use logreel_core::{
@@ -194,6 +195,9 @@ pub struct Lapsed {
     pub epoch: Epoch,
     /// The process.
     pub owner: Owner,
+    /// It is of this host, and what it left running cannot be seen from here all the same: its notes are in a
+    /// folder that is not this process's to read. Like one of another host.
+    pub unseen: bool,
 }
 
 /// A process that drives runs.
@@ -386,6 +390,29 @@ pub struct SessionInfo {
     pub last_created_at: Option<Timestamp>,
     /// Whether new runs are refused.
     pub closed: bool,
+}
+
+/// What went with a run that was deleted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Deleted {
+    /// Its own events.
+    pub events: u64,
+    /// The bytes of their bodies, and of the blobs that only it needed, as the store kept them.
+    pub bytes: u64,
+}
+
+impl Deleted {
+    /// What events weigh.
+    pub fn of<'a>(events: impl IntoIterator<Item = &'a Record>) -> Self {
+        let mut weight = Self::default();
+        for event in events {
+            weight.events += 1;
+            if let StoredBody::Text(text) = &event.body {
+                weight.bytes += text.len() as u64;
+            }
+        }
+        weight
+    }
 }
 
 /// How much there is.

@@ -4,13 +4,16 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use async_trait::async_trait;
-use logreel_core::{AppendId, Blob, Digest, Epoch, Event, Outside, RunId, RunKey, Seq, Session};
+use logreel_core::event::Relation;
+use logreel_core::{
+    AppendId, Blob, Digest, Epoch, Event, Outside, RunId, RunKey, Seq, Session, Status, Timestamp,
+};
 
 use crate::{
     Append, AppendError, Appended, Backlog, ClaimOutcome, Claimable, Commanded, CreateError,
-    Created, Cursor, Doorbell, Duty, Entry, EraseError, Error, EventPage, Filter, ForkError, Heirs,
-    Import, ImportError, Lapsed, NewFork, NewRun, News, Owner, OwnerId, OwnerInfo, RunPage,
-    SessionInfo, Since, Stats,
+    Created, Cursor, Deleted, Doorbell, Duty, Entry, EraseError, Error, EventPage, Filter,
+    ForkError, Heirs, Import, ImportError, Lapsed, NewFork, NewRun, News, Owner, OwnerId,
+    OwnerInfo, RunPage, SessionInfo, Since, Stats,
 };
 
 /// Whoever is handed the events of a [scan](RunStore::scan).
@@ -18,6 +21,8 @@ pub type Each<'a> = dyn FnMut(Event) -> ControlFlow<()> + Send + 'a;
 
 /// Events per page of a scan: enough that asking costs nothing, and few in memory.
 pub(crate) const SCANNED_AT_ONCE: usize = 512;
+/// Runs per page of a list that is read to its end.
+const LISTED_AT_ONCE: usize = 100;
 
 /// Where runs are kept.
 ///
@@ -45,6 +50,12 @@ pub(crate) const SCANNED_AT_ONCE: usize = 512;
 ///   follows a [`Doorbell`] sees every event once, in order; so does one that follows the news of all runs.
 #[async_trait]
 pub trait RunStore: Send + Sync + 'static {
+    /// What time it is where the runs are kept, when that has a clock of its own: events are stamped with it
+    /// and deadlines compared with it. `None` when the store takes its time from an [`Env`](crate::Env).
+    fn now(&self) -> Option<Timestamp> {
+        None
+    }
+
     /// Creates a run with its event 1, or attaches to the one with the same id or key. One whose limit
     /// has no place is created without its owner. One that has ended takes no place in its session, and is
     /// created also while another run is active there.
@@ -190,6 +201,12 @@ pub trait RunStore: Send + Sync + 'static {
         None
     }
 
+    /// Every folder of this host where owners of this store are known to leave such notes, [`RunStore::notes`] among
+    /// them: two processes of one host need not have the same one.
+    fn all_notes(&self) -> Vec<PathBuf> {
+        self.notes().into_iter().collect()
+    }
+
     /// Takes over a run that is ready or orphaned and whose limit has a place, under the next epoch. A
     /// recorded program is nobody else's for as long as its recorder is known to exist.
     async fn claim(&self, run: &RunId, owner: OwnerId) -> Result<ClaimOutcome, Error>;
@@ -216,15 +233,58 @@ pub trait RunStore: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<RunId>, Error>;
 
+    /// Children that wait and whose parent has ended or is gone, oldest first, at most `limit`: nobody drives
+    /// them, so whoever sweeps must find them (SEMANTICS 15).
+    async fn forsaken(&self, limit: usize) -> Result<Vec<RunId>, Error> {
+        let filter = Filter {
+            status: vec![Status::Waiting],
+            ..Filter::default()
+        };
+        let (mut found, mut cursor) = (Vec::new(), None);
+        loop {
+            let page = self.list(&filter, cursor.as_ref(), LISTED_AT_ONCE).await?;
+            for entry in page.items {
+                let parent = entry.row.facts.parent.as_ref();
+                let parent = parent.filter(|it| it.relation == Relation::Child);
+                let Some(parent) = parent.filter(|_| !entry.read_only) else {
+                    continue;
+                };
+                let has_ended = match self.entry(&parent.run).await {
+                    Ok(parent) => parent.row.status().is_terminal(),
+                    // A pruned parent had ended.
+                    Err(Error::NotFound(_)) => true,
+                    Err(error) => return Err(error),
+                };
+                if has_ended {
+                    found.push(entry.row.run);
+                }
+            }
+            match page.next {
+                Some(next) => cursor = Some(next),
+                None => break,
+            }
+        }
+        // They are listed newest first.
+        found.reverse();
+        found.truncate(limit);
+        Ok(found)
+    }
+
     /// Every session, latest first.
     async fn sessions(&self) -> Result<Vec<SessionInfo>, Error>;
+
+    /// One session; `None` when it has no runs and was not closed.
+    async fn session(&self, session: &Session) -> Result<Option<SessionInfo>, Error> {
+        let all = self.sessions().await?;
+        Ok(all.into_iter().find(|info| info.session == *session))
+    }
 
     /// Refuses new runs in a session from now on. Idempotent.
     async fn close_session(&self, session: &Session) -> Result<(), Error>;
 
     /// Removes an ended run, its events, references and search rows. Its key is kept for 30 days. A
     /// run that others share events of stays ([`Error::ForkedFrom`]).
-    async fn delete(&self, run: &RunId) -> Result<(), Error>;
+    async fn delete(&self, run: &RunId) -> Result<Deleted, Error>;
 
     /// Erases an ended run, and those that go with it: bodies, key, blobs that no other run needs, words to
     /// be found by, and what its row says beside status and counts (SEMANTICS 33). Headers stay, and the

@@ -1,8 +1,11 @@
 //! The end of a run's log, and how an append extends it. Every store does it here, so that there is
 //! one way from drafts to sealed events and the row after them.
 
+use std::collections::BTreeMap;
+
 use logreel_core::chain::{Sealed, Sealer};
 use logreel_core::codec::encode_body;
+use logreel_core::event::{Body, RunLimit};
 use logreel_core::fold::IllegalEvent;
 use logreel_core::meaning::ResultSet;
 use logreel_core::{Blob, Draft, Epoch, Row, RunId, RunKey, Timestamp};
@@ -11,6 +14,10 @@ use crate::Error;
 
 /// The largest payload when nothing else is said.
 pub const PAYLOAD_MAX_BYTES: u64 = 16 * 1024 * 1024;
+
+/// The longest name that a run is looked up by. An index of PostgreSQL takes some 2,700 bytes, and a label has
+/// two such names in one row.
+const NAME_MAX_BYTES: u64 = 1024;
 
 /// A draft with all that can be computed before the store is locked.
 #[derive(Debug, Clone)]
@@ -47,6 +54,15 @@ pub fn prepare(
     drafts
         .into_iter()
         .map(|draft| {
+            if let Body::RunStarted(started) = &draft.body {
+                let limit = started.limit.as_ref();
+                check_names(
+                    &started.agent,
+                    started.key.as_deref(),
+                    &started.labels,
+                    limit,
+                )?;
+            }
             let text = encode_body(&draft.body)
                 .map_err(|error| Error::Bug(format!("a body does not serialize: {error}")))?;
             check(text.len())?;
@@ -62,6 +78,33 @@ pub fn prepare(
             })
         })
         .collect()
+}
+
+/// Refuses names that not every store could look up.
+pub(crate) fn check_names(
+    agent: &str,
+    key: Option<&str>,
+    labels: &BTreeMap<String, String>,
+    limit: Option<&RunLimit>,
+) -> Result<(), Error> {
+    let check = |what: &dyn Fn() -> String, name: &str| match name.len() as u64 {
+        bytes if bytes > NAME_MAX_BYTES => Err(Error::TooLong {
+            what: what(),
+            bytes,
+            max: NAME_MAX_BYTES,
+        }),
+        _ => Ok(()),
+    };
+    check(&|| "the agent's name".to_owned(), agent)?;
+    check(&|| "the key".to_owned(), key.unwrap_or_default())?;
+    let limited_by = limit.map_or("", |limit| &limit.key);
+    check(&|| "the key of the limit".to_owned(), limited_by)?;
+    for (name, value) in labels {
+        let begins: String = name.chars().take(40).collect();
+        check(&|| format!("the name of a label, `{begins}…`,"), name)?;
+        check(&|| format!("the value of label `{name}`"), value)?;
+    }
+    Ok(())
 }
 
 /// The end of a log: what the next append extends.

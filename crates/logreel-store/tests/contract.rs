@@ -66,7 +66,11 @@ fn every_rule_is_in_the_macro() {
         include_str!("../src/contract/command.rs"),
         include_str!("../src/contract/concurrent.rs"),
         include_str!("../src/contract/create.rs"),
+        include_str!("../src/contract/erase.rs"),
+        include_str!("../src/contract/fork.rs"),
+        include_str!("../src/contract/import.rs"),
         include_str!("../src/contract/lease.rs"),
+        include_str!("../src/contract/limit.rs"),
         include_str!("../src/contract/model.rs"),
         include_str!("../src/contract/read.rs"),
     ];

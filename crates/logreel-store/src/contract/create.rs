@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use logreel_core::event::{Relation, RunStarted, SpecChanged};
+use logreel_core::event::{Relation, RunLimit, RunStarted, SpecChanged};
 use logreel_core::{Blob, Body, Digest, Draft, Epoch, RunId, Seq, Status};
 use serde_json::json;
 
@@ -440,6 +440,53 @@ pub async fn the_key_of_a_deleted_run_is_kept_for_30_days(harness: &dyn Harness)
     world.finish().await;
 }
 
+/// What a run is looked up by has a length that every store can index, and is refused by name beyond it.
+pub async fn a_name_that_is_too_long_is_refused_by_name(harness: &dyn Harness) {
+    let world = World::new(harness).await;
+    // Nothing that could be compressed: what an index takes depends on it.
+    let long = |bytes: usize| -> String {
+        let digest = |nth: usize| Digest::of(&nth.to_le_bytes()).hex();
+        let text: String = (0..=bytes / 64).map(digest).collect();
+        text[..bytes].to_owned()
+    };
+    let labelled = |name: String, value: String| RunStarted {
+        labels: [(name, value)].into(),
+        ..task("labelled")
+    };
+    let limited = |key: String| RunStarted {
+        limit: Some(RunLimit { key, max: 1 }),
+        ..task("limited")
+    };
+    let named = |bytes: usize| {
+        [
+            ("the agent's name", task(&long(bytes))),
+            ("the key", with_key("keyed", &long(bytes))),
+            ("the key of the limit", limited(long(bytes))),
+            ("the name of a label", labelled(long(bytes), "v".to_owned())),
+            ("label `note`", labelled("note".to_owned(), long(bytes))),
+        ]
+    };
+    for (what, started) in named(1025) {
+        let refused = try_create(&world, world.env.run_id(), started).await;
+        let Err(CreateError::Store(error @ Error::TooLong { .. })) = refused else {
+            panic!("{what} is refused, not {refused:?}")
+        };
+        assert!(error.to_string().contains(what), "{error}");
+    }
+    assert_eq!(world.store.stats().await.expect("stats").events, 0);
+    for (what, started) in named(1024) {
+        let created = try_create(&world, world.env.run_id(), started).await;
+        assert!(
+            matches!(created, Ok(Created::New(_))),
+            "{what}: {created:?}"
+        );
+    }
+    let both = labelled(long(1024), long(1024));
+    let created = try_create(&world, world.env.run_id(), both).await;
+    assert!(matches!(created, Ok(Created::New(_))), "{created:?}");
+    world.finish().await;
+}
+
 /// Only an ended run that nobody drives and no child needs is deleted, and then all of it.
 pub async fn delete_takes_ended_runs_that_nobody_needs(harness: &dyn Harness) {
     let mut world = World::new(harness).await;
@@ -478,11 +525,15 @@ pub async fn delete_takes_ended_runs_that_nobody_needs(harness: &dyn Harness) {
             .expect("a child that ended needs nothing");
     }
     let child_of = world.create(task("kept"), None).await.row.run;
-    world
+    let bodies = world.store.read(&pen.run, Seq::FIRST, 100).await;
+    let bodies = bodies.expect("its events").items;
+    let weight = crate::Deleted::of(&bodies);
+    let deleted = world
         .store
         .delete(&pen.run)
         .await
         .expect("nobody needs it any more");
+    assert_eq!(deleted, weight, "it says what went");
     for stage in ["deleted", "reopened"] {
         let gone = world.store.entry(&pen.run).await;
         assert!(

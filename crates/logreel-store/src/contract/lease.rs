@@ -490,6 +490,39 @@ pub async fn a_childs_end_makes_its_waiting_parent_ready(harness: &dyn Harness) 
     world.finish().await;
 }
 
+/// Rule 15: children that wait are found when their parent has ended, oldest first, and no others.
+pub async fn waiting_children_of_an_ended_parent_are_found(harness: &dyn Harness) {
+    let world = World::new(harness).await;
+    let child = async |parent: RunId| {
+        let started = from_parent("child", parent, Relation::Child);
+        world.create(started, None).await.row.run
+    };
+    let waiting = async |parent: RunId| {
+        let run = child(parent).await;
+        let pause = Outside::Pause { reason: None };
+        world.command(&run, "pause", pause).await;
+        run
+    };
+    let forsaken = async |limit| {
+        let found = world.store.forsaken(limit).await;
+        found.expect("forsaken children")
+    };
+    let lives = world.driven(task("parent")).await;
+    let mut ends = world.driven(task("parent")).await;
+    waiting(lives.run).await;
+    let first = waiting(ends.run).await;
+    child(ends.run).await;
+    let second = waiting(ends.run).await;
+    assert_eq!(forsaken(10).await, []);
+    ends.complete(json!("done")).await;
+    ends.release().await;
+    assert_eq!(forsaken(10).await, [first, second]);
+    assert_eq!(forsaken(1).await, [first]);
+    world.cancel(&first).await;
+    assert_eq!(forsaken(10).await, [second]);
+    world.finish().await;
+}
+
 /// Rule 18: an ended run is claimed by nobody, whoever held it.
 pub async fn an_ended_run_is_never_claimed(harness: &dyn Harness) {
     let world = World::new(harness).await;

@@ -664,6 +664,7 @@ impl Story {
                 store
                     .delete(&run)
                     .await
+                    .map(|deleted| deleted.events)
                     .map_err(|error| shown_error(&error)),
             );
         }

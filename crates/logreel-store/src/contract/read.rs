@@ -505,6 +505,18 @@ pub async fn sessions_show_their_runs_and_the_active_one(harness: &dyn Harness) 
         info("old", 1, Some(first.row.run), &first),
     ];
     assert_eq!(world.store.sessions().await.expect("sessions"), expected);
+    // One of them is found alone as it is among all, also when it was only closed.
+    let closed = session("closed");
+    let closing = world.store.close_session(&closed).await;
+    closing.expect("it is closed");
+    let all = world.store.sessions().await.expect("sessions");
+    assert_eq!((all.len(), &all[2].session), (3, &closed));
+    for info in all {
+        let one = world.store.session(&info.session).await;
+        assert_eq!(one.expect("a session"), Some(info));
+    }
+    let unknown = world.store.session(&session("unknown")).await;
+    assert_eq!(unknown.expect("an answer"), None);
     world.finish().await;
 }
 

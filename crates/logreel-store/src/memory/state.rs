@@ -220,12 +220,19 @@ impl State {
     }
 
     /// Rule 32: a blob goes with its last reference, unless a context node that stays follows it.
-    pub fn drop_blobs(&mut self, run: &RunId) {
+    /// Gives how many bytes went.
+    pub fn drop_blobs(&mut self, run: &RunId) -> u64 {
+        let bytes = |state: &Self| -> u64 {
+            let kept = state.blobs.values();
+            kept.map(|kept| kept.bytes.len() as u64).sum()
+        };
+        let before = bytes(self);
         self.blobs.values_mut().for_each(|kept| {
             kept.runs.remove(run);
         });
         self.staged.retain(|(of, _), _| of != run);
         self.drop_unreferred();
+        before - bytes(self)
     }
 
     fn drop_unreferred(&mut self) {

@@ -7,11 +7,12 @@ use logreel_core::event::Relation;
 use logreel_core::row::Facts;
 use logreel_core::{AppendId, Blob, Epoch, Event, FOLD_VERSION, Head, RunId, Seq, Session, Status};
 
+use super::batch::Wrote;
 use super::failure::Halt;
 use super::line::Line;
 use super::open::Shared;
 use super::rows::{self, Before, Mark, RECORD};
-use super::writer::{Tx, Wrote};
+use super::writer::Tx;
 use crate::tip::{Prepared, Tip};
 use crate::tips::Known;
 use crate::{AppendError, Appended, Error};
@@ -37,8 +38,8 @@ pub(super) enum Quick {
     Lost(String),
 }
 
-/// One statement, sent with those of other runs, when the run's tip is known here and nothing but events
-/// and the narrow row changes. It is the writer's once it is sent: whoever stops waiting changes nothing.
+/// One statement, or one with other runs' appends, when the run's tip is known here and nothing but events and
+/// the narrow row changes. Whoever stops waiting changes nothing: what was sent is the database's.
 pub(super) async fn quick(shared: &Shared, work: &Work) -> Result<Quick, AppendError> {
     let Some(tag) = work.id.driver_tag().filter(|_| work.blobs.is_empty()) else {
         return Ok(Quick::Look);
@@ -70,7 +71,7 @@ pub(super) async fn quick(shared: &Shared, work: &Work) -> Result<Quick, AppendE
         &mark,
         shared.clock.floor(),
     );
-    match shared.writer.submit(line).await {
+    match shared.batches.submit(line).await {
         Wrote::Landed => {}
         Wrote::Refused | Wrote::NotWritten => return Ok(Quick::Look),
         Wrote::Unavailable(error) => return Err(error.into()),
@@ -268,7 +269,7 @@ pub(super) async fn land(tx: &Tx, landing: Landing<'_>, tip: Tip) -> Result<Land
     } = landing;
     let floor = tx.shared.clock.floor();
     let line = Line::new(id, &before.head, epoch, &tip, sealed, &mark, floor);
-    if !line.land(tx).await? {
+    if !line.land(tx, before.stale).await? {
         return Ok(Landed::Refused);
     }
     rows::insert_blobs(tx, id, blobs, sealed).await?;

@@ -56,6 +56,11 @@ impl Clock {
         }
     }
 
+    /// What has passed here, whatever clocks say.
+    pub fn monotonic(&self) -> Duration {
+        self.env.monotonic()
+    }
+
     /// The database's clock said so.
     pub fn set(&self, micros: i64) {
         let seen = (micros, self.env.monotonic());

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::{
-    Hook, HookError, Manager, ManagerConfig, Pool, QueueMode, RecyclingMethod, Runtime,
+    Connect, Hook, HookError, Manager, ManagerConfig, Pool, QueueMode, RecyclingMethod, Runtime,
 };
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -16,12 +16,14 @@ use rustls::{ClientConfig, RootCertStore};
 use rustls_platform_verifier::BuilderVerifierExt;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc::{self, error::TrySendError};
+use tokio::task::JoinHandle;
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 use tokio_postgres::{AsyncMessage, Client, Config, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::clock::Clock;
 use super::failure::failed;
+use super::hosts::Hosts;
 use super::schema::CLOCK;
 use crate::Error;
 
@@ -144,8 +146,9 @@ impl Place {
             told.push_str(config.get_options().unwrap_or_default());
             config.options(told);
         }
+        let each = config.get_connect_timeout().copied().unwrap_or(CONNECT);
         Ok(Connector {
-            config,
+            hosts: Hosts::new(config, each),
             tls,
             settings: Arc::new(settings),
         })
@@ -162,7 +165,7 @@ fn invalid(why: String) -> Error {
 /// Makes connections, in the pool and beside it.
 #[derive(Clone)]
 pub(super) struct Connector {
-    config: Config,
+    hosts: Hosts,
     tls: Option<MakeRustlsConnect>,
     /// What a connection is told once it is there.
     settings: Arc<Vec<(String, String)>>,
@@ -177,10 +180,7 @@ impl Connector {
         let how = ManagerConfig {
             recycling_method: RecyclingMethod::Fast,
         };
-        let manager = match &self.tls {
-            None => Manager::from_config(self.config.clone(), NoTls, how),
-            Some(tls) => Manager::from_config(self.config.clone(), tls.clone(), how),
-        };
+        let manager = Manager::from_connect(self.hosts.config(), self.clone(), how);
         // Every connection may be to another server than the one before: its clock is what counts.
         let settings = self.settings.clone();
         let look = Hook::async_fn(move |client, _| {
@@ -200,10 +200,34 @@ impl Connector {
             .queue_mode(QueueMode::Lifo)
             .runtime(Runtime::Tokio1)
             .wait_timeout(Some(WAIT))
-            .create_timeout(Some(WAIT))
+            .create_timeout(Some(WAIT + self.hosts.longest()))
             .post_create(look)
             .build()
             .map_err(|error| Error::Bug(format!("a pool of connections: {error}")))
+    }
+
+    /// The same, for whoever has so little time that all hosts must be asked within it.
+    pub fn within(&self, longest: Duration) -> Self {
+        Self {
+            hosts: self.hosts.within(longest),
+            ..self.clone()
+        }
+    }
+
+    async fn dial(
+        &self,
+        heard: Option<mpsc::Sender<String>>,
+    ) -> Result<(Client, Driver), tokio_postgres::Error> {
+        Ok(match &self.tls {
+            None => {
+                let (client, connection) = self.hosts.connect(NoTls).await?;
+                (client, drive(connection, heard))
+            }
+            Some(tls) => {
+                let (client, connection) = self.hosts.connect(tls.clone()).await?;
+                (client, drive(connection, heard))
+            }
+        })
     }
 
     /// A connection of its own, beside the pool, and what runs it. What the database tells whoever listens goes
@@ -212,17 +236,7 @@ impl Connector {
         &self,
         heard: Option<mpsc::Sender<String>>,
     ) -> Result<(Client, Driver), Error> {
-        let (client, mut driver) = match &self.tls {
-            None => {
-                let (client, connection) = self.config.connect(NoTls).await.map_err(reached)?;
-                (client, drive(connection, heard))
-            }
-            Some(tls) => {
-                let connected = self.config.connect(tls.clone()).await;
-                let (client, connection) = connected.map_err(reached)?;
-                (client, drive(connection, heard))
-            }
-        };
+        let (client, mut driver) = self.dial(heard).await.map_err(reached)?;
         let greeted = tokio::select! {
             greeted = greet(&client, &self.settings) => greeted,
             () = &mut driver => return Err(Error::unavailable("the connection was lost at once")),
@@ -232,6 +246,24 @@ impl Connector {
             Err(Unfit::Failed(error)) => Err(reached(error)),
             Err(Unfit::Refused(why)) => Err(invalid(why)),
         }
+    }
+}
+
+impl Connect for Connector {
+    fn connect(
+        &self,
+        _: &Config,
+    ) -> Pin<
+        Box<
+            dyn Future<Output = Result<(Client, JoinHandle<()>), tokio_postgres::Error>>
+                + Send
+                + '_,
+        >,
+    > {
+        Box::pin(async move {
+            let (client, driver) = self.dial(None).await?;
+            Ok((client, tokio::spawn(driver)))
+        })
     }
 }
 

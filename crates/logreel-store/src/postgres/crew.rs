@@ -5,7 +5,7 @@ use std::time::Duration;
 use logreel_core::FORMAT;
 
 use super::failure::Halt;
-use super::owners::{Life, OWNER};
+use super::owners::{Life, OWNER, OWNER_COLUMNS};
 use super::rows;
 use super::writer::Tx;
 use crate::{Backlog, Duty, OwnerId, OwnerInfo};
@@ -28,12 +28,12 @@ pub(super) async fn owners(tx: &Tx) -> Result<Vec<OwnerInfo>, Halt> {
     for row in tx.query(&sql, &[&none, &now]).await? {
         let (owner, life) = tx.shared.owners.read(&row, 0)?;
         let silent: i64 = row.try_get(6)?;
-        let duty: Option<&str> = row.try_get(7)?;
+        let duty: Option<&str> = row.try_get(OWNER_COLUMNS)?;
         let info = OwnerInfo {
             owner,
             // What a newer build said about itself may not be understood here.
             duty: duty.and_then(|text| serde_json::from_str(text).ok()),
-            running: rows::unsigned(row.try_get(8)?),
+            running: rows::unsigned(row.try_get(OWNER_COLUMNS + 1)?),
             alive: life == Life::Beating,
             silent: Some(micros(silent)),
         };

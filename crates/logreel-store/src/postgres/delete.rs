@@ -9,9 +9,9 @@ use super::failure::Halt;
 use super::fork;
 use super::rows;
 use super::writer::Tx;
-use crate::Error;
+use crate::{Deleted, Error};
 
-pub(super) async fn delete(tx: &Tx, run: RunId) -> Result<(), Halt> {
+pub(super) async fn delete(tx: &Tx, run: RunId) -> Result<Deleted, Halt> {
     let stored = rows::lock(tx, &run).await?;
     let id = stored.id;
     let needed = |why: String| Err(Error::StillNeeded { run, why }.into());
@@ -36,8 +36,16 @@ pub(super) async fn delete(tx: &Tx, run: RunId) -> Result<(), Halt> {
     if stored.live {
         retire(tx, id, &run).await?;
     }
-    delete_blobs(tx, id).await?;
-    for table in ["events", "imported", "origins", "labels", "search"] {
+    let blobs = delete_blobs(tx, id).await?;
+    let sql =
+        "WITH gone AS (DELETE FROM events WHERE run = $1 RETURNING octet_length(body) AS bytes)
+        SELECT count(*), coalesce(sum(bytes), 0)::int8 FROM gone";
+    let events = tx.one(sql, &[&id]).await?;
+    let deleted = Deleted {
+        events: rows::unsigned(events.try_get(0)?),
+        bytes: rows::unsigned(events.try_get(1)?) + blobs,
+    };
+    for table in ["imported", "origins", "labels", "search"] {
         let sql = format!("DELETE FROM {table} WHERE run = $1");
         tx.exec(&sql, &[&id]).await?;
     }
@@ -49,12 +57,12 @@ pub(super) async fn delete(tx: &Tx, run: RunId) -> Result<(), Halt> {
     .await?;
     tx.exec("DELETE FROM runs WHERE id = $1", &[&id]).await?;
     tx.ring_everywhere(run);
-    Ok(())
+    Ok(deleted)
 }
 
 /// A blob goes with its last reference, unless a context node that stays comes after it; a node that
-/// goes may have been the last that kept the one before it.
-pub(super) async fn delete_blobs(tx: &Tx, id: i64) -> Result<(), Halt> {
+/// goes may have been the last that kept the one before it. Gives how many bytes went.
+pub(super) async fn delete_blobs(tx: &Tx, id: i64) -> Result<u64, Halt> {
     let sql = "DELETE FROM blob_refs WHERE run = $1 RETURNING digest";
     let mut referred = Vec::new();
     for row in tx.query(sql, &[&id]).await? {
@@ -67,9 +75,10 @@ pub(super) async fn delete_blobs(tx: &Tx, id: i64) -> Result<(), Halt> {
 /// Deletes those of the blobs that nobody refers to, and what only they kept: the context nodes before them that
 /// have no reference of their own. All are locked first, and looked at again then: whoever writes or refers
 /// to a blob that is there holds its row, so that it comes before or after, and is seen.
-pub(super) async fn drop_unreferred(tx: &Tx, digests: Vec<Vec<u8>>) -> Result<(), Halt> {
+/// Gives how many bytes went.
+pub(super) async fn drop_unreferred(tx: &Tx, digests: Vec<Vec<u8>>) -> Result<u64, Halt> {
     if digests.is_empty() {
-        return Ok(());
+        return Ok(0);
     }
     // In one order for everyone.
     let sql = "WITH RECURSIVE before AS (
@@ -109,7 +118,8 @@ pub(super) async fn drop_unreferred(tx: &Tx, digests: Vec<Vec<u8>>) -> Result<()
         }
         gone.push(digest);
     }
-    let sql = "DELETE FROM blobs WHERE digest = ANY($1)";
-    tx.exec(sql, &[&gone]).await?;
-    Ok(())
+    let sql = "WITH gone AS (
+          DELETE FROM blobs WHERE digest = ANY($1) RETURNING octet_length(bytes) AS bytes)
+        SELECT coalesce(sum(bytes), 0)::int8 FROM gone";
+    Ok(rows::unsigned(tx.one(sql, &[&gone]).await?.try_get(0)?))
 }

@@ -1,7 +1,7 @@
 //! Erasing runs (SEMANTICS 33): what they held is taken out of the tables. Its bytes leave the files of
 //! PostgreSQL when those tables are vacuumed and its own log is recycled, which is its operator's to decide.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use logreel_core::codec::StoredBody;
 use logreel_core::{Digest, RunId, RunKey, Seq};
@@ -14,6 +14,9 @@ use super::rows::{self, RECORD};
 use super::writer::Tx;
 use crate::erase::{Candidate, closure};
 use crate::{EraseError, Heirs};
+
+/// Runs whose first events are read in one go.
+const HEIRS: usize = 256;
 
 /// What the closure asks for on its way.
 enum Asked {
@@ -80,33 +83,29 @@ async fn candidate(tx: &Tx, run: RunId) -> Result<Candidate, Halt> {
 async fn continuations(tx: &Tx, id: i64) -> Result<Vec<RunId>, Halt> {
     let made = made_nodes(tx, id).await?;
     // Nodes that follow, whoever made them: a run between may be gone, and what was said stays.
-    let mut known: HashSet<Digest> = made.iter().copied().collect();
-    let mut left: Vec<Vec<u8>> = made.iter().map(|it| it.as_bytes().to_vec()).collect();
-    while !left.is_empty() {
-        let sql = "SELECT digest FROM blobs WHERE previous = ANY($1)";
-        let found = tx.query(sql, &[&left]).await?;
-        left.clear();
-        for row in &found {
-            let next = rows::digest(row.try_get(0)?)?;
-            if known.insert(next) {
-                left.push(next.as_bytes().to_vec());
-            }
-        }
+    let sql = "WITH RECURSIVE after AS (
+          SELECT unnest($1::bytea[]) AS digest
+          UNION SELECT b.digest FROM after JOIN blobs b ON b.previous = after.digest)
+        SELECT digest FROM after";
+    let made: Vec<&[u8]> = made.iter().map(|it| it.as_bytes().as_slice()).collect();
+    let mut known: HashSet<Digest> = HashSet::new();
+    for row in tx.query(sql, &[&made]).await? {
+        known.insert(rows::digest(row.try_get(0)?)?);
     }
     let nodes: Vec<Vec<u8>> = known.iter().map(|it| it.as_bytes().to_vec()).collect();
     let sql = "SELECT DISTINCT f.run, r.run FROM blob_refs f JOIN runs r ON r.id = f.run
         WHERE f.digest = ANY($1) AND f.run <> $2 AND NOT r.erased";
-    let mut heirs: BTreeSet<(i64, String)> = BTreeSet::new();
+    let mut heirs: BTreeMap<i64, String> = BTreeMap::new();
     for row in tx.query(sql, &[&nodes, &id]).await? {
-        heirs.insert((row.try_get(0)?, row.try_get(1)?));
+        heirs.insert(row.try_get(0)?, row.try_get(1)?);
     }
+    let ids: Vec<i64> = heirs.keys().copied().collect();
     let mut runs = Vec::new();
-    for (heir, run) in heirs {
-        if pinned(tx, heir)
-            .await?
-            .is_some_and(|node| known.contains(&node))
-        {
-            runs.push(rows::run_id(&run)?);
+    for some in ids.chunks(HEIRS) {
+        for (heir, node) in pinned(tx, some).await? {
+            if let Some(run) = heirs.get(&heir).filter(|_| known.contains(&node)) {
+                runs.push(rows::run_id(run)?);
+            }
         }
     }
     Ok(runs)
@@ -126,17 +125,18 @@ async fn made_nodes(tx: &Tx, id: i64) -> Result<Vec<Digest>, Halt> {
     Ok(nodes)
 }
 
-/// The context node that a run began with.
-async fn pinned(tx: &Tx, id: i64) -> Result<Option<Digest>, Halt> {
-    let sql = format!("SELECT {RECORD} FROM events WHERE run = $1 AND seq = 1");
-    let Some(row) = tx.opt(&sql, &[&id]).await? else {
-        return Ok(None);
-    };
-    let record = rows::record(&row)?;
-    Ok(match record.kind.as_str() {
-        "run.started" => record.node().map(|it| it.node),
-        _ => None,
-    })
+/// The context nodes that runs began with, in the order of runs.
+async fn pinned(tx: &Tx, ids: &[i64]) -> Result<Vec<(i64, Digest)>, Halt> {
+    let sql = format!(
+        "SELECT {RECORD}, run FROM events
+         WHERE run = ANY($1) AND seq = 1 AND kind = 'run.started' ORDER BY run"
+    );
+    let mut nodes = Vec::new();
+    for row in tx.query(&sql, &[&ids]).await? {
+        let heir: i64 = row.try_get(10)?;
+        nodes.extend(rows::record(&row)?.node().map(|it| (heir, it.node)));
+    }
+    Ok(nodes)
 }
 
 async fn erase_one(tx: &Tx, run: &RunId) -> Result<(), Halt> {

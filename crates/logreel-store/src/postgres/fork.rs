@@ -4,6 +4,7 @@
 //! `seq` above 1, and `runs.parent` says whose events come before it.
 
 use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use logreel_core::codec::StoredBody;
 use logreel_core::event::Body;
@@ -12,6 +13,7 @@ use logreel_core::{Payload, Record, RunId, RunKey, Seq};
 use super::create::{Placed, first_epoch, place};
 use super::failure::{Halt, damaged};
 use super::limit;
+use super::open::Shared;
 use super::read::bounded;
 use super::rows::{self, RECORD};
 use super::writer::Tx;
@@ -20,6 +22,8 @@ use crate::{Created, Error, ForkError, NewFork};
 
 /// Events that are read in one go.
 const CHUNK: i64 = 512;
+/// How often a fork is decided anew because its parent changed meanwhile.
+const TRIES: u32 = 12;
 
 /// A part of a log: the events of one run up to and including `last`.
 #[derive(Debug, Clone)]
@@ -163,8 +167,10 @@ pub(super) async fn forks_of(tx: &Tx, run: &RunId) -> Result<Vec<RunId>, Halt> {
 /// The runs that hold what this one held, because they were forked from it, and were not erased.
 pub(super) async fn forks_to_erase(tx: &Tx, run: &RunId) -> Result<Vec<RunId>, Halt> {
     // Who brought its events along was forked from it too, by way of a run that need not be here.
-    let sql = "SELECT run FROM runs WHERE NOT erased AND (parent = $1 AND relation <> 'child'
-          OR id IN (SELECT run FROM origins WHERE origin = $1)) ORDER BY id";
+    let sql = "SELECT run FROM (
+          SELECT id, run FROM runs WHERE parent = $1 AND relation <> 'child' AND NOT erased
+          UNION SELECT r.id, r.run FROM origins o JOIN runs r ON r.id = o.run
+            WHERE o.origin = $1 AND NOT r.erased) forks ORDER BY id";
     names(tx, sql, run).await
 }
 
@@ -198,8 +204,36 @@ pub(super) async fn own_records(
     Ok(records)
 }
 
+/// Makes the fork, or attaches to the one that has its id.
+pub(super) async fn make(
+    shared: &Arc<Shared>,
+    new: NewFork,
+    key: RunKey,
+) -> Result<Created, ForkError> {
+    let new = Arc::new(new);
+    for _ in 0..TRIES {
+        // Before the transaction: what is shared never changes, and it may be long.
+        let asked = new.clone();
+        let decided = shared.reading_long(|tx| async move { decide(&tx, &asked).await });
+        // Whoever is told to give way has used it up.
+        let decided = Arc::new(Mutex::new(decided.await?));
+        let made = shared.transact(|tx| {
+            let (new, decided) = (new.clone(), decided.clone());
+            let decided = decided
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take();
+            async move { fork(&tx, &new, decided, key).await }
+        });
+        if let Some(created) = made.await? {
+            return Ok(created);
+        }
+    }
+    Err(Halt::Again.told())
+}
+
 /// What the fork begins with; `None` when a run with its id is there already.
-pub(super) async fn decide(tx: &Tx, new: &NewFork) -> Result<Option<Decided>, Halt<ForkError>> {
+async fn decide(tx: &Tx, new: &NewFork) -> Result<Option<Decided>, Halt<ForkError>> {
     if rows::id_of(tx, &new.run)
         .await
         .map_err(Halt::lift)?
@@ -247,13 +281,18 @@ async fn shared(
     Ok(prefix)
 }
 
-/// Makes the fork, or attaches to the one that has its id.
-pub(super) async fn fork(tx: &Tx, new: &NewFork, key: RunKey) -> Result<Created, Halt<ForkError>> {
+/// Gives the fork its place, or attaches to the one that has its id. `None` when it must be decided anew.
+async fn fork(
+    tx: &Tx,
+    new: &NewFork,
+    decided: Option<Decided>,
+    key: RunKey,
+) -> Result<Option<Created>, Halt<ForkError>> {
     if let Some(attached) = attach(tx, new).await? {
-        return Ok(attached);
+        return Ok(Some(attached));
     }
-    let Some(decided) = decide(tx, new).await? else {
-        return Err(Halt::Again);
+    let Some(decided) = decided else {
+        return Ok(None);
     };
     if new.owner.is_some() {
         // The key first, then runs: as whoever claims one.
@@ -265,7 +304,7 @@ pub(super) async fn fork(tx: &Tx, new: &NewFork, key: RunKey) -> Result<Created,
     let parent = tx.opt(sql, &[&new.parent.to_string()]).await?;
     let erased = parent.map(|row| row.try_get::<_, bool>(0)).transpose()?;
     if erased != Some(false) {
-        return Err(Halt::Again);
+        return Ok(None);
     }
     if let Some(owner) = new.owner {
         tx.shared
@@ -303,7 +342,8 @@ pub(super) async fn fork(tx: &Tx, new: &NewFork, key: RunKey) -> Result<Created,
             .map_err(Halt::lift)?;
     }
     let stored = rows::load(tx, &new.run).await.map_err(Halt::lift)?;
-    Ok(Created::New(stored.entry(tx).await.map_err(Halt::lift)?))
+    let entry = stored.entry(tx).await.map_err(Halt::lift)?;
+    Ok(Some(Created::New(entry)))
 }
 
 /// The run that has the id already.

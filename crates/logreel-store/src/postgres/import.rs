@@ -14,7 +14,7 @@ use super::rows::{self, Stored};
 use super::schema::CLOCK;
 use super::writer::Tx;
 use crate::import::Taking;
-use crate::tip::Tip;
+use crate::tip::{Tip, check_names};
 use crate::{Entry, Error, Import, ImportError};
 
 /// Events that are taken from the source in one go, and about how many bytes of them.
@@ -25,8 +25,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 pub(super) async fn import(tx: &Tx, mut import: Import) -> Result<Entry, Halt<ImportError>> {
     let run = import.row.run;
     // It takes as long as the log is, which no other transaction does.
-    tx.batch("SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0")
-        .await?;
+    tx.take_time().await?;
     let here = match rows::lock(tx, &run).await {
         Ok(stored) => Some(stored),
         Err(Halt::Refused(Error::NotFound(_))) => None,
@@ -75,6 +74,9 @@ async fn check(
         return Err(Halt::Refused(ImportError::Changed { head }));
     }
     let Some(here) = here else {
+        let facts = &import.row.facts;
+        let (key, limit) = (facts.key.as_deref(), facts.limit.as_ref());
+        check_names(&facts.agent, key, &facts.labels, limit)?;
         return check_key(tx, import).await;
     };
     if here.erased {

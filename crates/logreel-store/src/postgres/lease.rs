@@ -2,28 +2,28 @@
 
 use logreel_core::decide::{ClaimDecision, decide_claim};
 use logreel_core::event::ClaimReason;
-use logreel_core::{Digest, Epoch, FORMAT, RunId, Timestamp};
+use logreel_core::{Epoch, RunId, Timestamp};
 
 use super::append::{Landed, Landing, land, retire, settle};
 use super::failure::Halt;
 use super::limit;
-use super::owners::{Life, OWNER, beat_now, now_or};
+use super::owners::{Home, Life, OWNER, beat_now, now_or};
 use super::rows::{self, Before, Mark, Stored};
 use super::writer::Tx;
 use crate::tip::prepare;
-use crate::{ClaimOutcome, Claimable, Entry, Error, Lapsed, Owner, OwnerId};
+use crate::{ClaimOutcome, Entry, Error, Lapsed, Owner, OwnerId};
 
 /// How long an owner of another host is kept that is silent and holds nothing, in microseconds: it may be cut
 /// off, or asleep, and go on where it was.
 const FORGOTTEN: i64 = 24 * 60 * 60 * 1_000_000;
 
 /// Adds an owner, whose lock is held already.
-pub(super) async fn join(tx: &Tx, owner: &Owner, folder: &str) -> Result<(), Halt> {
+pub(super) async fn join(tx: &Tx, owner: &Owner, home: &Home) -> Result<(), Halt> {
     let sql = format!(
-        "INSERT INTO owners (id, host, host_name, pid, beat_at, gone, folder)
-         VALUES ($2, $3, $4, $5, {}, false, $6)
+        "INSERT INTO owners (id, host, host_name, pid, beat_at, gone, folder, lease, place)
+         VALUES ($2, $3, $4, $5, {}, false, $6, $7, $8)
          ON CONFLICT (id) DO UPDATE SET beat_at = excluded.beat_at, gone = false,
-           folder = excluded.folder",
+           folder = excluded.folder, lease = excluded.lease, place = excluded.place",
         beat_now()
     );
     tx.exec(
@@ -34,7 +34,9 @@ pub(super) async fn join(tx: &Tx, owner: &Owner, folder: &str) -> Result<(), Hal
             &owner.host,
             &owner.host_name,
             &i64::from(owner.pid),
-            &folder,
+            &home.folder,
+            &tx.shared.owners.lease_micros(),
+            &home.place,
         ],
     )
     .await?;
@@ -42,15 +44,20 @@ pub(super) async fn join(tx: &Tx, owner: &Owner, folder: &str) -> Result<(), Hal
 }
 
 /// The owners that a sweep may find something of, and what is known of their lives. Those of other hosts, and
-/// clients, that hold nothing are left alone until their time is over: there may be many of them.
+/// clients, that hold something that has not ended are left alone, and so are those that hold nothing until their
+/// time is over: there may be many of them.
 pub(super) async fn owners(tx: &Tx) -> Result<Vec<(Owner, Life)>, Halt> {
     let sql = format!(
         "SELECT {OWNER} FROM owners o WHERE o.gone OR o.host = $1
            OR {} - o.beat_at >= {FORGOTTEN}
-           OR EXISTS (SELECT 1 FROM live WHERE owner = o.id)
-           OR EXISTS (SELECT 1 FROM lapsed WHERE owner = o.id)
+             AND NOT EXISTS (SELECT 1 FROM live WHERE owner = o.id)
+             AND NOT EXISTS (SELECT 1 FROM lapsed WHERE owner = o.id)
+           OR o.host LIKE '{}%' AND EXISTS (
+             SELECT 1 FROM live l JOIN runs r ON r.id = l.run WHERE l.owner = o.id
+               AND r.status IN ('completed', 'failed', 'cancelled'))
          ORDER BY o.id",
-        now_or("$2")
+        now_or("$2"),
+        Owner::EXTERNAL
     );
     let now = tx.shared.clock.lease_now();
     let found = tx.query(&sql, &[&tx.shared.owners.host(), &now]).await?;
@@ -65,7 +72,7 @@ pub(super) async fn sweep_one(tx: &Tx, owner: &Owner, life: Life) -> Result<(), 
     match life {
         Life::Beating => Ok(()),
         // Frozen: it exists, and when it wakes it must find itself.
-        Life::Silent if tx.shared.owners.is_here(owner) => Ok(()),
+        Life::Silent if tx.shared.owners.exists(owner) => Ok(()),
         // Nothing else will ever be heard of a client that finished and did not say so.
         Life::Silent if owner.is_external() => {
             retire_ended(tx, id).await?;
@@ -174,6 +181,14 @@ pub(super) async fn claim(tx: &Tx, run: RunId, owner: OwnerId) -> Result<ClaimOu
     if stored.lease.is_some() && stored.is_driven(tx) {
         return Ok(ClaimOutcome::Driven(stored.entry(tx).await?));
     }
+    if let Some((holder, Life::Silent)) = &stored.holder
+        && !tx.shared.owners.stays_silent(tx, holder.id).await?
+    {
+        // It was heard at this moment.
+        return Ok(ClaimOutcome::Driven(
+            rows::load(tx, &run).await?.entry(tx).await?,
+        ));
+    }
     if !stored.live {
         return Ok(ClaimOutcome::NotReady(stored.entry(tx).await?));
     }
@@ -242,7 +257,7 @@ pub(super) async fn claim(tx: &Tx, run: RunId, owner: OwnerId) -> Result<ClaimOu
 }
 
 /// Why a worker may claim the run; `None` when it may not. Its holder, if any, is known dead.
-async fn claim_reason(
+pub(super) async fn claim_reason(
     tx: &Tx,
     stored: &Stored,
     now: Timestamp,
@@ -281,7 +296,14 @@ pub(super) async fn lapsed(tx: &Tx, run: &RunId) -> Result<Vec<Lapsed>, Halt> {
         let owner = OwnerId(rows::unsigned(row.try_get(1)?));
         match tx.shared.owners.look_up(tx, owner).await? {
             None | Some((_, Life::Dead)) => {}
-            Some((owner, Life::Beating | Life::Silent)) => lapsed.push(Lapsed { epoch, owner }),
+            Some((owner, Life::Beating | Life::Silent)) => {
+                let unseen = tx.shared.owners.is_out_of_sight(tx, &owner).await?;
+                lapsed.push(Lapsed {
+                    epoch,
+                    owner,
+                    unseen,
+                });
+            }
         }
     }
     Ok(lapsed)
@@ -303,114 +325,4 @@ pub(super) async fn release(tx: &Tx, run: RunId, epoch: Epoch) -> Result<Entry, 
         limit::call_next(tx, &stored).await?;
     }
     rows::load(tx, &run).await?.entry(tx).await
-}
-
-/// Runs that a worker may take, oldest first.
-pub(super) async fn claimable(
-    tx: &Tx,
-    what: &[Claimable],
-    labels: &[(String, String)],
-    limit: usize,
-) -> Result<Vec<RunId>, Halt> {
-    let now = tx.shared.clock.now();
-    let fits = |kind: &str, agent: &str, spec: &Digest| {
-        what.iter()
-            .any(|what| what.kind.as_str() == kind && what.fits(what.kind, agent, spec))
-    };
-    let mut found: Vec<(i64, RunId)> = Vec::new();
-    let mut places = limit::Places::default();
-    // Queued ones first, then those whose time came: a page at a time, each up to `limit`.
-    for range in ["l.ready_at = 0", "l.ready_at > 0 AND l.ready_at <= $1"] {
-        let sql = format!(
-            "SELECT l.run, r.run, r.kind, r.agent, r.spec_digest, l.limit_key, l.limit_max, l.ready_at
-             FROM live l JOIN runs r ON r.id = l.run
-             WHERE l.owner IS NULL AND {range} AND $1::int8 IS NOT NULL
-               AND (l.ready_at, l.run) > ($2::int8, $3::int8)
-               AND r.needs <= {FORMAT} AND NOT r.read_only AND NOT r.erased
-             ORDER BY l.ready_at, l.run LIMIT {PAGE}"
-        );
-        let (mut ready_at, mut after, mut left) = (-1_i64, -1_i64, limit);
-        'pages: while left > 0 {
-            let page = tx
-                .query(&sql, &[&now.as_micros(), &ready_at, &after])
-                .await?;
-            for row in &page {
-                (after, ready_at) = (row.try_get(0)?, row.try_get(7)?);
-                let max: Option<i64> = row.try_get(6)?;
-                let max = max.map(rows::unsigned);
-                let spec = rows::digest(row.try_get(4)?)?;
-                if fits(row.try_get(2)?, row.try_get(3)?, &spec)
-                    && carries(tx, after, labels).await?
-                    && places.has_one(tx, row.try_get(5)?, max).await?
-                {
-                    found.push((after, rows::run_id(row.try_get(1)?)?));
-                    left -= 1;
-                    if left == 0 {
-                        break 'pages;
-                    }
-                }
-            }
-            if page.len() < PAGE {
-                break;
-            }
-        }
-    }
-    let held = format!(
-        "SELECT {OWNER} FROM owners o WHERE $1::int8 IS NULL
-           AND EXISTS (SELECT 1 FROM live l WHERE l.owner = o.id)"
-    );
-    let none: Option<i64> = None;
-    for row in tx
-        .query(&held, &[&none, &tx.shared.clock.lease_now()])
-        .await?
-    {
-        let (owner, life) = tx.shared.owners.read(&row, 0)?;
-        if life == Life::Beating {
-            continue;
-        }
-        let sql = "SELECT run FROM live WHERE owner = $1 ORDER BY run";
-        let runs = tx.query(sql, &[&owner.id.0.cast_signed()]).await?;
-        let ids: Vec<i64> = runs
-            .iter()
-            .map(|row| row.try_get(0))
-            .collect::<Result<_, _>>()?;
-        for stored in rows::load_ids(tx, &ids).await? {
-            let facts = &stored.row.facts;
-            let limit = facts.limit.as_ref();
-            if stored.check_foldable().is_ok()
-                && !stored.is_driven(tx)
-                && fits(facts.kind.as_str(), &facts.agent, &facts.spec_digest)
-                && carries(tx, stored.id, labels).await?
-                && claim_reason(tx, &stored, now).await?.is_some()
-                && places
-                    .has_one(
-                        tx,
-                        limit.map(|limit| limit.key.as_str()),
-                        limit.map(|limit| u64::from(limit.max)),
-                    )
-                    .await?
-            {
-                found.push((stored.id, stored.row.run));
-            }
-        }
-    }
-    found.sort_unstable_by_key(|(id, _)| *id);
-    found.dedup();
-    found.truncate(limit);
-    Ok(found.into_iter().map(|(_, run)| run).collect())
-}
-
-/// Runs that are looked at in one go.
-const PAGE: usize = 200;
-
-/// Whether the run has all these labels.
-async fn carries(tx: &Tx, id: i64, labels: &[(String, String)]) -> Result<bool, Halt> {
-    for (name, value) in labels {
-        let sql = "SELECT 1 FROM labels WHERE k = $1 AND v = $2 AND run = $3";
-        let (name, value) = (rows::plain(name), rows::plain(value));
-        if tx.opt(sql, &[&name, &value, &id]).await?.is_none() {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }

@@ -11,7 +11,7 @@ use logreel_core::event::RunLimit;
 use super::append::settle;
 use super::failure::Halt;
 use super::lease::{drop_lease, note_lapse};
-use super::owners::{Life, OWNER};
+use super::owners::{Life, OWNER, OWNER_COLUMNS};
 use super::rows::{self, Stored};
 use super::writer::Tx;
 
@@ -38,7 +38,7 @@ async fn holders(tx: &Tx, key: &str, except: Option<i64>) -> Result<Holders, Hal
     let mut holders = Holders::default();
     for row in tx.query(&sql, &[&rows::plain(key), &now, &except]).await? {
         let (_, life) = tx.shared.owners.read(&row, 0)?;
-        let runs = rows::unsigned(row.try_get(7)?);
+        let runs = rows::unsigned(row.try_get(OWNER_COLUMNS)?);
         match life {
             Life::Beating => holders.beating += runs,
             Life::Silent => holders.silent += runs,
@@ -59,6 +59,14 @@ pub(super) async fn is_full(tx: &Tx, limit: &RunLimit, except: Option<i64>) -> R
 pub(super) struct Places(HashMap<String, u64>);
 
 impl Places {
+    /// The keys that were looked up, and how many runs of each are driven.
+    pub fn known(&self) -> (Vec<String>, Vec<i64>) {
+        let known = self.0.iter();
+        known
+            .map(|(key, beating)| (rows::plain(key), beating.cast_signed()))
+            .unzip()
+    }
+
     /// Whether one more run with this key may be driven.
     pub async fn has_one(
         &mut self,
@@ -107,10 +115,13 @@ pub(super) async fn take_place(
     if holders.beating >= max {
         return Ok(false);
     }
-    if holders.beating + holders.silent >= max {
-        fence_silent(tx, limit, run).await?;
+    if holders.beating + holders.silent < max {
+        return Ok(true);
     }
-    Ok(true)
+    fence_silent(tx, limit, run).await?;
+    // Some may have been heard meanwhile.
+    let left = self::holders(tx, &limit.key, run).await?;
+    Ok(left.beating + left.silent < max)
 }
 
 async fn fence_silent(tx: &Tx, limit: &RunLimit, except: Option<i64>) -> Result<(), Halt> {
@@ -121,7 +132,10 @@ async fn fence_silent(tx: &Tx, limit: &RunLimit, except: Option<i64>) -> Result<
         let Some(stored) = rows::load_id(tx, id).await? else {
             continue;
         };
-        if !matches!(stored.holder, Some((_, Life::Silent))) {
+        let Some((holder, Life::Silent)) = &stored.holder else {
+            continue;
+        };
+        if !tx.shared.owners.stays_silent(tx, holder.id).await? {
             continue;
         }
         note_lapse(tx, &stored).await?;

@@ -98,13 +98,29 @@ impl Line {
         ])
     }
 
-    /// Writes it inside a transaction; says whether it landed.
-    pub async fn land(&self, tx: &Tx) -> Result<bool, Halt> {
+    /// Writes it inside a transaction; says whether it landed. A projection of another build is written anew
+    /// whether or not there are events.
+    pub async fn land(&self, tx: &Tx, stale: bool) -> Result<bool, Halt> {
         if self.events.len() > 0 {
             let landed = tx.query(Lines::SQL, &Lines::of([self]).params()).await?;
             return Ok(!landed.is_empty());
         }
         // A first claim moves the epoch and writes nothing else.
+        if stale {
+            let sql = "UPDATE live SET event_epoch = $5, updated_at = $6, results = $7, pulse = $8
+                WHERE run = $1 AND head_seq = $2 AND head_digest = $3 AND epoch = $4";
+            let row: [&(dyn ToSql + Sync); 8] = [
+                &self.run,
+                &self.before_seq,
+                &self.before_digest,
+                &self.epoch,
+                &self.event_epoch,
+                &self.updated_at,
+                &self.results,
+                &self.pulse,
+            ];
+            return Ok(tx.exec(sql, &row).await? > 0);
+        }
         let sql = "SELECT 1 FROM live
             WHERE run = $1 AND head_seq = $2 AND head_digest = $3 AND epoch = $4";
         let head: [&(dyn ToSql + Sync); 4] = [

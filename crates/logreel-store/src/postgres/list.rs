@@ -174,18 +174,22 @@ impl Query {
     }
 }
 
-/// Every session, the one with the latest run first; closed ones without runs at the end.
-pub(super) async fn sessions(tx: &Tx) -> Result<Vec<SessionInfo>, Halt> {
+/// Every session, or this one; the one with the latest run first, closed ones without runs at the end.
+pub(super) async fn sessions(tx: &Tx, only: Option<&Session>) -> Result<Vec<SessionInfo>, Halt> {
+    let which = match only {
+        Some(_) => "session = $1::text",
+        None => "session IS NOT NULL AND $1::text IS NULL",
+    };
     let sql = format!(
         "SELECT s.session, s.runs, a.run, s.created_at, c.session IS NOT NULL, a.ended, {OWNER}
          FROM (
            SELECT g.session, g.runs, g.last, r.created_at FROM (
              SELECT session, count(*) AS runs, max(id) AS last FROM runs
-             WHERE session IS NOT NULL GROUP BY session) g
+             WHERE {which} GROUP BY session) g
            JOIN runs r ON r.id = g.last
            UNION ALL
            SELECT session, 0, 0, NULL FROM closed
-           WHERE session NOT IN (SELECT session FROM runs WHERE session IS NOT NULL)) s
+           WHERE {which} AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.session = closed.session)) s
          LEFT JOIN (
            SELECT active.session, runs.run, live.owner,
              runs.status IN ('completed', 'failed', 'cancelled') AS ended
@@ -193,12 +197,12 @@ pub(super) async fn sessions(tx: &Tx) -> Result<Vec<SessionInfo>, Halt> {
            ON a.session = s.session
          LEFT JOIN owners o ON o.id = a.owner
          LEFT JOIN closed c ON c.session = s.session
-         WHERE $1::int8 IS NULL
          ORDER BY s.last DESC, s.session"
     );
-    let (none, now): (Option<i64>, _) = (None, tx.shared.clock.lease_now());
+    let only = only.map(|session| rows::plain(session.as_str()));
+    let now = tx.shared.clock.lease_now();
     let mut sessions = Vec::new();
-    for row in tx.query(&sql, &[&none, &now]).await? {
+    for row in tx.query(&sql, &[&only, &now]).await? {
         let name: &str = row.try_get(0)?;
         let mut active: Option<&str> = row.try_get(2)?;
         if row.try_get::<_, Option<bool>>(5)? == Some(true) {

@@ -1,17 +1,19 @@
 //! The store for many machines: one PostgreSQL database that any number of processes share.
 //!
-//! It has the files of `sqlite` under the same names. All of it runs on a small runtime of its own, so that
+//! It has the files of `sqlite` under the same names. Nearly all of it runs on a small runtime of its own, so that
 //! whoever calls may have any runtime or none, and a call that is dropped leaves no transaction half done.
-//! Quick appends of many runs are sent as one statement (`line`, `writer`); everything else locks the run's row,
-//! decides, and writes in a transaction of its own. Nothing is hidden in the server: no functions, triggers or
-//! advisory locks, and notifications only as a doorbell that may be missing, so that what speaks
-//! PostgreSQL's protocol may serve.
+//! Quick appends are sent by whoever makes them, those of many runs as one statement (`line`, `batch`);
+//! everything else locks the run's row, decides, and writes in a transaction of its own. Nothing is hidden in the
+//! server: no functions, triggers or advisory locks, and notifications only as a doorbell that may be
+//! missing, so that what speaks PostgreSQL's protocol may serve.
 //!
-//! Reading order: `schema`, `connect`, `open`, `writer`, `line`, `append`, `rows`, then one file per verb.
+//! Reading order: `schema`, `connect`, `open`, `writer`, `line`, `batch`, `append`, `rows`, then one file per verb.
 
 mod append;
+mod batch;
 mod bell;
 mod beside;
+mod claimable;
 mod clock;
 mod command;
 mod connect;
@@ -24,6 +26,7 @@ mod failure;
 #[cfg(feature = "bench")]
 mod fill;
 mod fork;
+mod hosts;
 mod import;
 mod lease;
 mod limit;

@@ -4,7 +4,9 @@
 //! reader looks again at what may have been under way, and leaves out what it had. Within a run events become
 //! visible in their order and with stamps that never fall, so that what it had of a run is one number. A
 //! transaction that appends is given up long before the guard is over (`writer::LONGEST`), and stamps do not
-//! follow a clock that steps back (`clock::Clock::floor`).
+//! follow a clock that steps back (`clock::Clock::floor`). A commit is the exception: while it waits for a
+//! standby, or for a disk, nothing ends it, and it cannot be seen. So the server is asked who is still at work,
+//! and nothing is settled that is younger (`settled`).
 //!
 //! An import takes as long as its log is. Its events have no stamp of their own: a row of `imported` stands for
 //! all of them, and is stamped once it can be seen, by whoever sees it first.
@@ -15,6 +17,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use logreel_core::Seq;
 
@@ -24,8 +27,8 @@ use super::schema::CLOCK;
 use super::writer::Tx;
 use crate::{Cursor, Error, News, Since, Told};
 
-/// From when on what was not seen will never be, in microseconds: more than twice what a transaction may take.
-const GUARD: i64 = 60_000_000;
+/// From when on what was not seen will never be: more than twice what a transaction may take before it commits.
+pub(super) const GUARD: Duration = Duration::from_secs(60);
 /// How far one goes back who has looked back by the guard lately: nearly all that comes late comes within.
 const NEAR: i64 = 1_000_000;
 /// How long that is good for.
@@ -158,7 +161,13 @@ pub(super) async fn news(tx: &Tx, since: &Since, limit: usize) -> Result<News, H
         let wrong = Cursor(place.cursor().0);
         return Err(Error::InvalidCursor(wrong.0).into());
     }
-    let is_far = now - GUARD - place.settled >= LATELY;
+    // Where nothing can be settled yet the server need not be asked.
+    let may_settle = now - tx.shared.guard - place.settled >= LATELY;
+    let settled = match may_settle {
+        true => settled(tx, now).await?,
+        false => place.settled,
+    };
+    let is_far = settled - place.settled >= LATELY;
     let after = match is_far {
         true => place.settled,
         false => place.settled.max(place.at - NEAR),
@@ -175,11 +184,13 @@ pub(super) async fn news(tx: &Tx, since: &Since, limit: usize) -> Result<News, H
            WHERE e.stored_at > $1 AND (had.seq IS NULL OR e.seq > had.seq)
            ORDER BY e.stored_at, e.run, e.seq LIMIT $4)
           UNION ALL
-          SELECT i.run, e.seq, i.stored_at FROM imported i LEFT JOIN had ON had.run = i.run
-            CROSS JOIN LATERAL (SELECT seq FROM events
-              WHERE run = i.run AND seq > greatest(i.after, had.seq) AND seq <= i.last
-              ORDER BY seq LIMIT $4) e
-          WHERE i.stored_at > $1) n
+          SELECT i.run, e.seq, i.stored_at FROM (
+            SELECT i.run, i.stored_at, greatest(i.after, had.seq) AS after, i.last
+            FROM imported i LEFT JOIN had ON had.run = i.run
+            WHERE i.stored_at > $1 AND (had.seq IS NULL OR had.seq < i.last)
+            ORDER BY i.stored_at, i.run, i.last LIMIT $4) i
+          CROSS JOIN LATERAL (SELECT seq FROM events
+            WHERE run = i.run AND seq > i.after AND seq <= i.last ORDER BY seq LIMIT $4) e) n
         JOIN runs r ON r.id = n.run ORDER BY n.stored_at, n.run, n.seq LIMIT $4";
     let more = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
     let found = tx.query(sql, &[&after, &runs, &seqs, &more]).await?;
@@ -191,7 +202,7 @@ pub(super) async fn news(tx: &Tx, since: &Since, limit: usize) -> Result<News, H
         place.take(run, seq, at);
         if is_far {
             // More may have the same stamp, or a later one that is before what was told already.
-            place.settle((at - 1).min(now - GUARD));
+            place.settle((at - 1).min(settled));
             place.at = at;
         } else {
             place.at = place.at.max(at);
@@ -203,7 +214,7 @@ pub(super) async fn news(tx: &Tx, since: &Since, limit: usize) -> Result<News, H
         });
     }
     if is_far && !has_more {
-        place.settle(now - GUARD);
+        place.settle(settled);
         place.at = place.at.max(latest);
     }
     let next = tx.shared.places.keep(place, tx.shared.env.random_u64());
@@ -215,6 +226,18 @@ pub(super) async fn news(tx: &Tx, since: &Since, limit: usize) -> Result<News, H
         next,
         has_more,
     })
+}
+
+/// Up to which stamp all is told that is seen from now on: what is not seen by then was never committed, or is still
+/// under way and known to the server. Its row there is gone only once what it wrote can be seen.
+async fn settled(tx: &Tx, now: i64) -> Result<i64, Halt> {
+    // A transaction that only reads has no number yet; one that takes its time stamps nothing.
+    let sql = "SELECT (extract(epoch FROM min(xact_start)) * 1000000)::int8 FROM pg_stat_activity
+        WHERE datname = current_database() AND backend_xid IS NOT NULL
+          AND application_name LIKE 'logreel%' AND application_name NOT LIKE 'logreel long%'";
+    let oldest: Option<i64> = tx.one(sql, &[]).await?.try_get(0)?;
+    let guarded = now - tx.shared.guard;
+    Ok(oldest.map_or(guarded, |oldest| guarded.min(oldest - 1)))
 }
 
 /// The database's clock; before it, what was imported and not stamped yet is stamped.
@@ -250,7 +273,7 @@ async fn end(tx: &Tx, now: i64) -> Result<News, Halt> {
           UNION ALL SELECT run, last, stored_at FROM imported WHERE stored_at > $1) had
         GROUP BY run";
     let mut place = Place {
-        settled: now - GUARD,
+        settled: settled(tx, now).await?,
         at: now,
         seen: BTreeMap::new(),
     };
@@ -267,6 +290,8 @@ async fn end(tx: &Tx, now: i64) -> Result<News, Halt> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const GUARD: i64 = super::GUARD.as_micros() as i64;
 
     #[test]
     fn a_cursor_reads_back_and_forgets_what_is_settled() {

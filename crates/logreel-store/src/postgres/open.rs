@@ -10,6 +10,7 @@ use deadpool_postgres::Pool;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{Notify, Semaphore};
 
+use super::batch::{Batches, FLIGHTS};
 use super::bell::Bell;
 use super::clock::{Clock, Times};
 use super::connect::{self, Place};
@@ -19,15 +20,16 @@ use super::owners::Owners;
 use super::pulse::Pulse;
 use super::schema;
 use super::tail::Tail;
-use super::writer::{Tx, Writer};
+use super::writer::Tx;
 use crate::doorbell::Doorbells;
 use crate::tip::PAYLOAD_MAX_BYTES;
 use crate::tips::Tips;
 use crate::{Env, Error, Migrations, SystemEnv};
 
-/// Connections of a process, unless it says, and how many of them are for imports.
+/// Connections of a process, unless it says, and how many of them are for imports, and for what else takes long.
 const CONNECTIONS: usize = 8;
 const IMPORTS: usize = 1;
+const LONG: usize = 1;
 
 /// What can be chosen about a store.
 #[derive(Clone)]
@@ -40,13 +42,17 @@ pub struct Options {
     pub times: Times,
     /// The largest body or blob.
     pub payload_bytes_max: u64,
-    /// How long an owner may be silent before others may take its runs.
+    /// How long an owner that joins here may be silent before others may take its runs.
     pub lease: Duration,
-    /// How many connections this process uses at most.
+    /// How many connections this process uses at most, beside one for its beats and one for the doorbell. Some
+    /// are for the appends of running steps alone.
     pub connections: usize,
     /// Whether other processes are told of changes by notifications, so that they hear at once what they would
     /// find by looking a little later. The URL may say `doorbell=off`.
     pub doorbell: bool,
+    /// How long after its stamp an event may be seen first by whoever follows all runs. Less than twice what a
+    /// transaction may take loses events: it is for tests.
+    pub guard: Duration,
     /// Where the locks of owners on this host are; `None` = `$XDG_RUNTIME_DIR/logreel`, else a folder of the
     /// user under the temporary one.
     pub locks: Option<PathBuf>,
@@ -62,6 +68,7 @@ impl Default for Options {
             lease: Duration::from_secs(10),
             connections: CONNECTIONS,
             doorbell: true,
+            guard: news::GUARD,
             locks: None,
         }
     }
@@ -86,14 +93,18 @@ pub(super) struct Shared {
     pub owners: Owners,
     pub pool: Pool,
     pub tips: Mutex<Tips>,
-    pub writer: Writer,
+    pub batches: Batches,
     pub places: Places,
+    /// [`Options::guard`] in microseconds.
+    pub guard: i64,
     pub pulse: Pulse,
     pub bell: Bell,
     /// Others are looked at now, not at the next time.
     pub look: Notify,
     /// Imports hold their connection for long: some are always left for everyone else.
     pub imports: Semaphore,
+    /// So do erasing and deleting.
+    pub long: Semaphore,
 }
 
 /// What a store that was opened had been before.
@@ -218,11 +229,12 @@ fn reach(url: &str, options: Options) -> Result<Reached, Error> {
     let connector = place.connector()?;
     let pool = {
         let _here = handle.enter();
-        connector.pool(options.connections.max(2), clock.clone())?
+        let others = options.connections.saturating_sub(FLIGHTS);
+        connector.pool(others.max(1 + IMPORTS + LONG), clock.clone())?
     };
     let pulse = Pulse::new(connector.clone(), clock.clone(), options.lease);
+    let batches = Batches::new(connector.clone(), clock.clone(), handle.clone());
     let bell = Bell::new(has_doorbell.then_some(connector), options.env.random_u64());
-    let writer = Writer::start(&handle, pool.clone());
     let shared = Arc::new(Shared {
         owners: Owners::new(options.lease, clock.clone(), options.locks)?,
         env: options.env,
@@ -231,12 +243,14 @@ fn reach(url: &str, options: Options) -> Result<Reached, Error> {
         bells: Doorbells::default(),
         pool,
         tips: Mutex::default(),
-        writer,
+        batches,
         places: Places::default(),
+        guard: i64::try_from(options.guard.as_micros()).unwrap_or(i64::MAX / 2),
         pulse,
         bell,
         look: Notify::new(),
         imports: Semaphore::new(IMPORTS),
+        long: Semaphore::new(LONG),
     });
     Ok(Reached {
         runtime,

@@ -39,10 +39,11 @@ pub(super) struct Pulse {
 
 impl Pulse {
     pub fn new(connector: Connector, clock: Arc<Clock>, lease: Duration) -> Self {
+        let longest = lease / 4;
         Self {
-            connector,
+            connector: connector.within(longest),
             clock,
-            longest: lease / 4,
+            longest,
             asks: Mutex::default(),
         }
     }

@@ -25,6 +25,8 @@ use crate::{Driver, Entry, Error, Owner, OwnerId};
 
 /// `live.ready_at` of a run that a worker may take now, whatever the clock says.
 const NOW: i64 = 0;
+/// Announcements of children that are read in one go.
+const CHILDREN: usize = 64;
 /// A word is known by its beginning: an index takes no longer ones.
 const WORD_CHARS: usize = 200;
 
@@ -339,29 +341,38 @@ pub(super) async fn ready(tx: &Tx, id: i64, row: &Row) -> Result<Ready, Halt> {
 /// When the child that `step` of the run is has ended. One that was announced and is not there has its
 /// driver yet to make it, as when the one that announced it was killed: since then.
 async fn child_ended(tx: &Tx, id: i64, step: Option<&StepId>) -> Result<Option<Timestamp>, Halt> {
+    // From the latest back, some at a time: a run may have very many, and those that are open came last.
     let sql = format!(
-        "SELECT {RECORD} FROM events WHERE run = $1 AND kind = 'child.started' ORDER BY seq DESC"
+        "SELECT {RECORD} FROM events WHERE run = $1 AND kind = 'child.started' AND seq < $2
+         ORDER BY seq DESC LIMIT {CHILDREN}"
     );
-    for from in tx.query(&sql, &[&id]).await? {
-        let event = event(&from)?;
-        let Body::ChildStarted(started) = event.body else {
-            continue;
-        };
-        if step.is_some_and(|step| *step != started.step) {
-            continue;
-        }
-        // Its facts alone: a child may itself need a look at children.
-        let sql = "SELECT facts FROM runs WHERE run = $1";
-        let child = tx.opt(sql, &[&started.child.to_string()]).await?;
-        return match child {
-            Some(child) => {
-                let facts: Facts = json(&started.child, "facts", child.try_get(0)?)?;
-                Ok(facts.ended.as_ref().map(|ended| ended.at))
+    let mut before = i64::MAX;
+    loop {
+        let found = tx.query(&sql, &[&id, &before]).await?;
+        for from in &found {
+            let event = event(from)?;
+            before = event.seq.0.cast_signed();
+            let Body::ChildStarted(started) = event.body else {
+                continue;
+            };
+            if step.is_some_and(|step| *step != started.step) {
+                continue;
             }
-            None => Ok(Some(event.at)),
-        };
+            // Its facts alone: a child may itself need a look at children.
+            let sql = "SELECT facts FROM runs WHERE run = $1";
+            let child = tx.opt(sql, &[&started.child.to_string()]).await?;
+            return match child {
+                Some(child) => {
+                    let facts: Facts = json(&started.child, "facts", child.try_get(0)?)?;
+                    Ok(facts.ended.as_ref().map(|ended| ended.at))
+                }
+                None => Ok(Some(event.at)),
+            };
+        }
+        if found.len() < CHILDREN {
+            return Ok(None);
+        }
     }
-    Ok(None)
 }
 
 /// The columns of [`stored`].

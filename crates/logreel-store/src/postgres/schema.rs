@@ -19,7 +19,7 @@ use super::writer::Tx;
 use crate::Error;
 
 /// Changes with the tables: the number of the last migration.
-pub(super) const VERSION: u32 = 4;
+pub(super) const VERSION: u32 = 5;
 
 /// The database's clock in our unit.
 pub(super) const CLOCK: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::int8";
@@ -30,9 +30,10 @@ pub(super) const BRINGS: [&str; VERSION as usize] = [
     "tokens of servers",
     "an order of all events that no import and no clock disturbs",
     "what owners are there for",
+    "how long each owner's lease is, and which folder its notes are in; an index of children that wait",
 ];
 
-const MIGRATIONS: [&str; VERSION as usize] = [FIRST, TOKENS, STAMPS, DUTIES];
+const MIGRATIONS: [&str; VERSION as usize] = [FIRST, TOKENS, STAMPS, DUTIES, LEASES];
 
 const FIRST: &str = r#"
 CREATE TABLE runs (
@@ -201,6 +202,15 @@ const DUTIES: &str = r#"
 ALTER TABLE owners ADD COLUMN duty text;
 "#;
 
+const LEASES: &str = r#"
+-- How long it may be silent, by its own settings: others may have other ones. Null of builds that did not say.
+ALTER TABLE owners ADD lease int8;
+-- Which folder `folder` is, because a service may have one of its own by the same name.
+ALTER TABLE owners ADD place text;
+-- Children that nobody drives: every worker looks now and then whether their parents still live.
+CREATE INDEX runs_left ON runs (id) WHERE status = 'waiting' AND relation = 'child';
+"#;
+
 /// How often a race for the table of migrations is run again.
 const TRIES: u32 = 20;
 
@@ -298,6 +308,8 @@ async fn make_schema(tx: &Tx) -> Result<(), Error> {
 }
 
 async fn apply(tx: &Tx, number: i64, migration: &str) -> Result<(), Halt> {
+    // A migration takes as long as the tables are, and whoever comes second waits as long.
+    tx.take_time().await?;
     let sql = "INSERT INTO logreel_migrations (version) VALUES ($1) ON CONFLICT DO NOTHING";
     if tx.exec(sql, &[&number]).await? == 1 {
         tx.batch(migration).await?;

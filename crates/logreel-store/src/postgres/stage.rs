@@ -43,5 +43,6 @@ async fn drop_old(tx: &Tx, now: Timestamp) -> Result<(), Halt> {
         tx.exec(sql, &[&run, &digest]).await?;
         digests.push(digest);
     }
-    drop_unreferred(tx, digests).await
+    drop_unreferred(tx, digests).await?;
+    Ok(())
 }

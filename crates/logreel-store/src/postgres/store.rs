@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use logreel_core::{
-    AppendId, Blob, Digest, Draft, Epoch, Event, Outside, RunId, RunKey, Seq, Session,
+    AppendId, Blob, Digest, Draft, Epoch, Event, Outside, RunId, RunKey, Seq, Session, Timestamp,
 };
 
 use super::append::Quick;
@@ -13,15 +13,15 @@ use super::open::PostgresStore;
 use super::owners::Life;
 use super::pulse::Beaten;
 use super::{
-    append, command, create, crew, delete, erase, fork, import, lease, list, news, read, rows,
-    stage,
+    append, claimable, command, create, crew, delete, erase, fork, import, lease, list, news, read,
+    rows, stage,
 };
 use crate::tip::prepare;
 use crate::{
     Append, AppendError, Appended, Backlog, ClaimOutcome, Claimable, Commanded, CreateError,
-    Created, Cursor, Doorbell, Duty, Entry, EraseError, Error, EventPage, Filter, ForkError, Heirs,
-    Import, ImportError, Lapsed, NewFork, NewRun, News, Owner, OwnerId, OwnerInfo, RunPage,
-    RunStore, SessionInfo, Since, Stats,
+    Created, Cursor, Deleted, Doorbell, Duty, Entry, EraseError, Error, EventPage, Filter,
+    ForkError, Heirs, Import, ImportError, Lapsed, NewFork, NewRun, News, Owner, OwnerId,
+    OwnerInfo, RunPage, RunStore, SessionInfo, Since, Stats,
 };
 
 /// Reads on a connection of the pool.
@@ -37,13 +37,16 @@ macro_rules! reading {
 /// Writes in a transaction, which may be done more than once: what it needs is named, and shared by all
 /// attempts.
 macro_rules! writing {
-    ($store:expr, $work:ident = $value:expr, |$tx:ident| $body:expr) => {{
+    ($store:expr, $work:ident = $value:expr, |$tx:ident| $body:expr) => {
+        writing!($store, transact, $work = $value, |$tx| $body)
+    };
+    ($store:expr, $how:ident, $work:ident = $value:expr, |$tx:ident| $body:expr) => {{
         let shared = $store.shared().clone();
         let $work = Arc::new($value);
         $store
             .run(async move {
                 shared
-                    .transact(move |$tx| {
+                    .$how(move |$tx| {
                         let $work = $work.clone();
                         async move { $body.await }
                     })
@@ -55,6 +58,10 @@ macro_rules! writing {
 
 #[async_trait]
 impl RunStore for PostgresStore {
+    fn now(&self) -> Option<Timestamp> {
+        Some(self.shared().clock.now())
+    }
+
     async fn create(&self, new: NewRun) -> Result<Created, CreateError> {
         let has_ended = new.has_ended();
         let NewRun {
@@ -84,9 +91,11 @@ impl RunStore for PostgresStore {
     }
 
     async fn fork(&self, new: NewFork) -> Result<Created, ForkError> {
+        let shared = self.shared().clone();
         let mut key = RunKey([0; 32]);
-        self.shared().env.random(&mut key.0);
-        writing!(self, new = new, |tx| fork::fork(&tx, &new, key))
+        shared.env.random(&mut key.0);
+        self.run(async move { fork::make(&shared, new, key).await })
+            .await
     }
 
     async fn import(&self, import: Import) -> Result<Entry, ImportError> {
@@ -241,10 +250,13 @@ impl RunStore for PostgresStore {
     }
 
     async fn join(&self, owner: &Owner) -> Result<(), Error> {
-        let folder = self.shared().owners.hold(owner)?;
-        let work = (owner.clone(), folder);
+        let home = self.shared().owners.hold(owner)?;
+        let work = (owner.clone(), home);
         writing!(self, work = work, |tx| lease::join(&tx, &work.0, &work.1))?;
         self.shared().owners.joins(owner);
+        if !self.shared().owners.may_sweep(owner) {
+            return Ok(());
+        }
         // Each in a transaction of its own, so that nobody waits for all that dead owners held.
         let owners: Vec<(Owner, Life)> = reading!(self, |tx| lease::owners(&tx))?;
         for found in owners {
@@ -299,6 +311,10 @@ impl RunStore for PostgresStore {
         Some(self.shared().owners.folder().to_owned())
     }
 
+    fn all_notes(&self) -> Vec<PathBuf> {
+        self.shared().owners.folders()
+    }
+
     async fn claim(&self, run: &RunId, owner: OwnerId) -> Result<ClaimOutcome, Error> {
         writing!(self, run = *run, |tx| lease::claim(&tx, *run, owner))
     }
@@ -319,11 +335,21 @@ impl RunStore for PostgresStore {
         limit: usize,
     ) -> Result<Vec<RunId>, Error> {
         let (what, labels) = (what.to_vec(), labels.to_vec());
-        reading!(self, |tx| lease::claimable(&tx, &what, &labels, limit))
+        reading!(self, |tx| claimable::claimable(&tx, &what, &labels, limit))
+    }
+
+    async fn forsaken(&self, limit: usize) -> Result<Vec<RunId>, Error> {
+        reading!(self, |tx| claimable::forsaken(&tx, limit))
     }
 
     async fn sessions(&self) -> Result<Vec<SessionInfo>, Error> {
-        reading!(self, |tx| list::sessions(&tx))
+        reading!(self, |tx| list::sessions(&tx, None))
+    }
+
+    async fn session(&self, session: &Session) -> Result<Option<SessionInfo>, Error> {
+        let session = session.clone();
+        let found: Vec<SessionInfo> = reading!(self, |tx| list::sessions(&tx, Some(&session)))?;
+        Ok(found.into_iter().next())
     }
 
     async fn close_session(&self, session: &Session) -> Result<(), Error> {
@@ -334,15 +360,20 @@ impl RunStore for PostgresStore {
         writing!(self, work = work, |tx| create::close(&tx, &work.0, work.1))
     }
 
-    async fn delete(&self, run: &RunId) -> Result<(), Error> {
-        writing!(self, run = *run, |tx| delete::delete(&tx, *run))
+    async fn delete(&self, run: &RunId) -> Result<Deleted, Error> {
+        writing!(self, transact_long, run = *run, |tx| delete::delete(
+            &tx, *run
+        ))
     }
 
     async fn erase(&self, run: &RunId, with: Heirs) -> Result<Vec<RunId>, EraseError> {
-        writing!(self, run = *run, |tx| erase::erase(&tx, *run, with))
+        writing!(self, transact_long, run = *run, |tx| erase::erase(
+            &tx, *run, with
+        ))
     }
 
     async fn stats(&self) -> Result<Stats, Error> {
-        reading!(self, |tx| list::stats(&tx))
+        // All runs and blobs are counted.
+        writing!(self, transact_slow, _nothing = (), |tx| list::stats(&tx))
     }
 }

@@ -1,4 +1,4 @@
-//! Writing: transactions, and quick appends of many runs sent as one.
+//! Reading and writing: what is asked on a connection of the pool, and transactions.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -6,18 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use deadpool_postgres::{Object, Pool};
-use futures_util::stream::{FuturesUnordered, StreamExt};
+use deadpool_postgres::Object;
 use logreel_core::{RunId, Seq};
-use tokio::runtime::Handle;
-use tokio::sync::{mpsc, oneshot};
 use tokio_postgres::Row;
 use tokio_postgres::binary_copy::BinaryCopyInWriter;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::connect;
 use super::failure::{Halt, failed, may_retry, was_answered};
-use super::line::{Line, Lines};
 use super::open::Shared;
 use crate::Error;
 
@@ -28,13 +24,6 @@ const TRIES: u32 = 12;
 pub(super) const LONGEST: Duration = Duration::from_secs(8);
 /// How a transaction begins, whatever the database's default is.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
-/// Appends in one statement, and appends that wait for one.
-const BATCH: usize = 128;
-const QUEUE: usize = 1024;
-/// A statement that is on its way for longer than this is not waited for before the next leaves, as long as
-/// there are not too many: a row may be locked, or the database far away.
-const LONG: Duration = Duration::from_millis(20);
-const FLIGHTS: usize = 4;
 
 pub(super) type Params<'a> = [&'a (dyn ToSql + Sync)];
 
@@ -138,6 +127,15 @@ impl Tx {
         self.client().batch_execute(sql).await
     }
 
+    /// This transaction may take as long as it needs. Only for what stamps no event: whoever reads all runs does
+    /// not wait for it (`news`).
+    pub async fn take_time(&self) -> Result<(), tokio_postgres::Error> {
+        let sql =
+            "SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0;
+            SET LOCAL application_name = 'logreel long'";
+        self.batch(sql).await
+    }
+
     /// The run's log will reach `head`.
     pub fn ring(&self, run: RunId, head: Seq) {
         self.rings().push(Ring::Appended(run, head));
@@ -180,10 +178,39 @@ impl Shared {
         F: Future<Output = Result<T, Halt<E>>>,
         E: From<Error>,
     {
+        self.read_within(Some(LONGEST), work).await
+    }
+
+    /// The same for what takes as long as a log is: only its statements have a limit each.
+    pub async fn reading_long<T, E, F>(
+        self: &Arc<Self>,
+        work: impl FnOnce(Arc<Tx>) -> F,
+    ) -> Result<T, E>
+    where
+        F: Future<Output = Result<T, Halt<E>>>,
+        E: From<Error>,
+    {
+        self.read_within(None, work).await
+    }
+
+    async fn read_within<T, E, F>(
+        self: &Arc<Self>,
+        longest: Option<Duration>,
+        work: impl FnOnce(Arc<Tx>) -> F,
+    ) -> Result<T, E>
+    where
+        F: Future<Output = Result<T, Halt<E>>>,
+        E: From<Error>,
+    {
         let client = connect::get(&self.pool).await?;
         let tx = Arc::new(Tx::new(client, self.clone()));
         tx.set_busy(true);
-        match tokio::time::timeout(LONGEST, work(tx.clone())).await {
+        let work = work(tx.clone());
+        let answer = match longest {
+            Some(longest) => tokio::time::timeout(longest, work).await,
+            None => Ok(work.await),
+        };
+        match answer {
             Ok(answer) => {
                 tx.set_busy(false);
                 answer.map_err(Halt::told)
@@ -198,10 +225,54 @@ impl Shared {
         F: Future<Output = Result<T, Halt<E>>>,
         E: From<Error>,
     {
+        self.transact_within(Some(LONGEST), work).await
+    }
+
+    /// The same for what stamps no event and takes as long as a log is. One at a time: others need connections
+    /// too.
+    pub async fn transact_long<T, E, F>(
+        self: &Arc<Self>,
+        work: impl Fn(Arc<Tx>) -> F,
+    ) -> Result<T, E>
+    where
+        F: Future<Output = Result<T, Halt<E>>>,
+        E: From<Error>,
+    {
+        let place = self.long.acquire().await;
+        let _place = place.map_err(|error| Error::Bug(error.to_string()))?;
+        self.transact_slow(work).await
+    }
+
+    /// The same beside others that take long: for what only reads.
+    pub async fn transact_slow<T, E, F>(
+        self: &Arc<Self>,
+        work: impl Fn(Arc<Tx>) -> F,
+    ) -> Result<T, E>
+    where
+        F: Future<Output = Result<T, Halt<E>>>,
+        E: From<Error>,
+    {
+        let work = &work;
+        let taking_time = |tx: Arc<Tx>| async move {
+            tx.take_time().await?;
+            work(tx).await
+        };
+        self.transact_within(None, taking_time).await
+    }
+
+    async fn transact_within<T, E, F>(
+        self: &Arc<Self>,
+        longest: Option<Duration>,
+        work: impl Fn(Arc<Tx>) -> F,
+    ) -> Result<T, E>
+    where
+        F: Future<Output = Result<T, Halt<E>>>,
+        E: From<Error>,
+    {
         let mut tries = 0;
         loop {
             tries += 1;
-            let halt = match self.attempt(&work, Some(LONGEST)).await {
+            let halt = match self.attempt(&work, longest).await {
                 Ok(done) => return Ok(done),
                 Err(halt) => halt,
             };
@@ -304,7 +375,7 @@ impl Shared {
     }
 }
 
-fn too_long() -> Error {
+pub(super) fn too_long() -> Error {
     Error::unavailable("the database did not answer in time; try again")
 }
 
@@ -312,140 +383,10 @@ fn too_long() -> Error {
     clippy::disallowed_methods,
     reason = "a database is real time, whatever clock the host supplies"
 )]
+pub(super) fn sleep(duration: Duration) -> tokio::time::Sleep {
+    tokio::time::sleep(duration)
+}
+
 pub(super) async fn pause(duration: Duration) {
-    tokio::time::sleep(duration).await;
-}
-
-/// An append that changes nothing but events and the narrow row, on its way to the database.
-struct Job {
-    line: Line,
-    answer: oneshot::Sender<Wrote>,
-}
-
-/// What became of a quick append.
-#[derive(Debug)]
-pub(super) enum Wrote {
-    /// It is there.
-    Landed,
-    /// Head or epoch are others now; nothing was written.
-    Refused,
-    /// Nothing was written, for a reason that does not concern this append alone.
-    NotWritten,
-    /// The database cannot be reached; nothing was sent.
-    Unavailable(Error),
-    /// Nobody knows.
-    Ambiguous(String),
-}
-
-/// Takes quick appends and sends those that wait together as one statement: while one is on its way the
-/// next gather.
-pub(super) struct Writer(mpsc::Sender<Job>);
-
-impl Writer {
-    pub fn start(handle: &Handle, pool: Pool) -> Self {
-        let (sender, jobs) = mpsc::channel(QUEUE);
-        handle.spawn(write(pool, jobs));
-        Self(sender)
-    }
-
-    pub async fn submit(&self, line: Line) -> Wrote {
-        let (answer, answered) = oneshot::channel();
-        let gone = || Wrote::Unavailable(Error::unavailable("the store is closed"));
-        if self.0.send(Job { line, answer }).await.is_err() {
-            return gone();
-        }
-        match answered.await {
-            Ok(wrote) => wrote,
-            Err(_) => Wrote::Ambiguous("the store was closed meanwhile".to_owned()),
-        }
-    }
-}
-
-async fn write(pool: Pool, mut jobs: mpsc::Receiver<Job>) {
-    let mut flights = FuturesUnordered::new();
-    // One that takes long does not hold up the others for ever.
-    let mut waits_for_answer = false;
-    loop {
-        tokio::select! {
-            biased;
-            Some(()) = flights.next() => waits_for_answer = false,
-            job = jobs.recv(), if !waits_for_answer => {
-                let Some(first) = job else { break };
-                flights.push(fly(&pool, gather(first, &mut jobs)));
-                waits_for_answer = true;
-            }
-            () = pause(LONG), if waits_for_answer && flights.len() < FLIGHTS => {
-                waits_for_answer = false;
-            }
-        }
-    }
-    while let Some(()) = flights.next().await {}
-}
-
-fn gather(first: Job, jobs: &mut mpsc::Receiver<Job>) -> Vec<Job> {
-    let mut batch = vec![first];
-    while batch.len() < BATCH {
-        match jobs.try_recv() {
-            Ok(job) => batch.push(job),
-            Err(_) => break,
-        }
-    }
-    batch
-}
-
-async fn fly(pool: &Pool, batch: Vec<Job>) {
-    let wrote = send(pool, &batch).await;
-    for (job, wrote) in batch.into_iter().zip(wrote) {
-        // Whoever asked may have stopped waiting.
-        drop(job.answer.send(wrote));
-    }
-}
-
-async fn send(pool: &Pool, batch: &[Job]) -> Vec<Wrote> {
-    let all = |what: &dyn Fn() -> Wrote| batch.iter().map(|_| what()).collect();
-    let client = match connect::get(pool).await {
-        Ok(client) => client,
-        Err(error) => return all(&|| Wrote::Unavailable(error.clone())),
-    };
-    match tokio::time::timeout(LONGEST, send_on(&client, batch)).await {
-        Ok(Ok(wrote)) => wrote,
-        // The database has said no to all of it.
-        Ok(Err(error)) if was_answered(&error) => {
-            tracing::debug!("appends are looked at one by one: {error}");
-            all(&|| Wrote::NotWritten)
-        }
-        lost => {
-            drop(Object::take(client));
-            let what = match lost {
-                Ok(Err(error)) => failed(error).to_string(),
-                _ => too_long().to_string(),
-            };
-            all(&|| Wrote::Ambiguous(what.clone()))
-        }
-    }
-}
-
-async fn send_on(client: &Object, batch: &[Job]) -> Result<Vec<Wrote>, tokio_postgres::Error> {
-    if let [alone] = batch
-        && let Some(params) = alone.line.params()
-    {
-        let statement = client.prepare_cached(Line::SQL).await?;
-        return Ok(match client.execute(&statement, &params).await? {
-            0 => vec![Wrote::Refused],
-            _ => vec![Wrote::Landed],
-        });
-    }
-    let statement = client.prepare_cached(Lines::SQL).await?;
-    let lines = Lines::of(batch.iter().map(|job| &job.line));
-    let mut wrote: Vec<Wrote> = batch.iter().map(|_| Wrote::Refused).collect();
-    for landed in client.query(&statement, &lines.params()).await? {
-        let line: i64 = landed.try_get(0)?;
-        if let Some(wrote) = usize::try_from(line)
-            .ok()
-            .and_then(|line| wrote.get_mut(line))
-        {
-            *wrote = Wrote::Landed;
-        }
-    }
-    Ok(wrote)
+    sleep(duration).await;
 }

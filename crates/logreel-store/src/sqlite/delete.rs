@@ -10,9 +10,9 @@ use super::rows;
 use super::search;
 use super::share;
 use super::writer::Tx;
-use crate::Error;
+use crate::{Deleted, Error};
 
-pub(super) fn delete(tx: &mut Tx<'_>, run: RunId) -> Result<(), Halt> {
+pub(super) fn delete(tx: &mut Tx<'_>, run: RunId) -> Result<Deleted, Halt> {
     let stored = rows::load(tx.conn, &run)?;
     let id = stored.id;
     let needed = |why: String| Err(Error::StillNeeded { run, why }.into());
@@ -44,14 +44,15 @@ pub(super) fn delete(tx: &mut Tx<'_>, run: RunId) -> Result<(), Halt> {
     let conn = tx.conn;
     // First, because a blob that cannot be kept refuses the delete, and a refusal has written nothing.
     conn.execute_batch("SAVEPOINT blobs")?;
-    match delete_blobs(conn, id) {
-        Ok(()) => conn.execute_batch("RELEASE blobs")?,
+    let blobs = match delete_blobs(conn, id) {
+        Ok(bytes) => bytes,
         Err(Halt::Refused(error)) => {
             conn.execute_batch("ROLLBACK TO blobs; RELEASE blobs")?;
             return Err(error.into());
         }
         Err(database) => return Err(database),
-    }
+    };
+    conn.execute_batch("RELEASE blobs")?;
     if stored.live {
         retire(tx, id, &run)?;
     }
@@ -59,6 +60,11 @@ pub(super) fn delete(tx: &mut Tx<'_>, run: RunId) -> Result<(), Halt> {
     let last = *tx.next_pos()? - 1;
     conn.prepare_cached("UPDATE meta SET value = max(value, ?1) WHERE key = 'pos_floor'")?
         .execute([last])?;
+    let (events, bodies): (i64, i64) = conn
+        .prepare_cached(
+            "SELECT count(*), ifnull(sum(octet_length(body)), 0) FROM events WHERE run = ?1",
+        )?
+        .query_row([id], |row| Ok((row.get(0)?, row.get(1)?)))?;
     conn.prepare_cached("DELETE FROM events WHERE run = ?1")?
         .execute([id])?;
     conn.prepare_cached("DELETE FROM origins WHERE run = ?1")?
@@ -76,13 +82,16 @@ pub(super) fn delete(tx: &mut Tx<'_>, run: RunId) -> Result<(), Halt> {
     ));
     tx.tips.forget(&run);
     tx.ring_everywhere(run)?;
-    Ok(())
+    Ok(Deleted {
+        events: rows::unsigned(events),
+        bytes: rows::unsigned(bodies) + blobs,
+    })
 }
 
 /// A blob goes with its last reference, unless a context node that stays comes after it; a node that
 /// goes may have been the last that kept the one before it. One that stays no longer needs the run's
-/// events.
-pub(super) fn delete_blobs(conn: &Connection, id: i64) -> Result<(), Halt> {
+/// events. Gives how many bytes went.
+pub(super) fn delete_blobs(conn: &Connection, id: i64) -> Result<u64, Halt> {
     let referred: Vec<Vec<u8>> = conn
         .prepare_cached("SELECT digest FROM blob_refs WHERE run = ?1")?
         .query_map([id], |row| row.get(0))?
@@ -91,25 +100,31 @@ pub(super) fn delete_blobs(conn: &Connection, id: i64) -> Result<(), Halt> {
         .execute([id])?;
     conn.prepare_cached("DELETE FROM staged WHERE run = ?1")?
         .execute([id])?;
-    drop_unreferred(conn, referred.clone())?;
-    share::keep_whole(conn, id, &referred)
+    let bytes = drop_unreferred(conn, referred.clone())?;
+    share::keep_whole(conn, id, &referred)?;
+    Ok(bytes)
 }
 
-/// Deletes those of the blobs that nobody refers to, and what only they kept.
+/// Deletes those of the blobs that nobody refers to, and what only they kept. Gives how many bytes went.
 pub(super) fn drop_unreferred(
     conn: &Connection,
     mut candidates: Vec<Vec<u8>>,
-) -> rusqlite::Result<()> {
+) -> rusqlite::Result<u64> {
+    let mut bytes = 0;
     let mut delete = conn.prepare_cached(
         "DELETE FROM blobs WHERE digest = ?1
          AND NOT EXISTS (SELECT 1 FROM blob_refs WHERE digest = ?1)
          AND NOT EXISTS (SELECT 1 FROM blobs WHERE previous = ?1)
-         RETURNING previous",
+         RETURNING previous, length(bytes)",
     )?;
     while let Some(digest) = candidates.pop() {
-        let deleted: Option<Option<Vec<u8>>> =
-            delete.query_row([digest], |row| row.get(0)).optional()?;
-        candidates.extend(deleted.flatten());
+        let deleted: Option<(Option<Vec<u8>>, i64)> = delete
+            .query_row([digest], |row| Ok((row.get(0)?, row.get(1)?)))
+            .optional()?;
+        if let Some((previous, length)) = deleted {
+            candidates.extend(previous);
+            bytes += rows::unsigned(length);
+        }
     }
-    Ok(())
+    Ok(bytes)
 }

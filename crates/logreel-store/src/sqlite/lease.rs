@@ -250,7 +250,11 @@ pub(super) fn lapsed(conn: &Connection, shared: &Shared, run: &RunId) -> Result<
         let owner = OwnerId(rows::unsigned(row.get(1)?));
         match shared.owners.look_up(conn, owner)? {
             None | Some((_, Life::Dead)) => {}
-            Some((owner, Life::Beating | Life::Silent)) => lapsed.push(Lapsed { epoch, owner }),
+            Some((owner, Life::Beating | Life::Silent)) => lapsed.push(Lapsed {
+                epoch,
+                owner,
+                unseen: false,
+            }),
         }
     }
     Ok(lapsed)

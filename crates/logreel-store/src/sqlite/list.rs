@@ -162,27 +162,36 @@ impl Query {
     }
 }
 
-/// Every session, the one with the latest run first; closed ones without runs at the end.
-pub(super) fn sessions(conn: &Connection, shared: &Shared) -> Result<Vec<SessionInfo>, Halt> {
-    let sql =
+/// Every session, or this one; the one with the latest run first, closed ones without runs at the end.
+pub(super) fn sessions(
+    conn: &Connection,
+    shared: &Shared,
+    only: Option<&Session>,
+) -> Result<Vec<SessionInfo>, Halt> {
+    let which = match only {
+        Some(_) => "session = ?1",
+        None => "session IS NOT NULL AND ?1 IS NULL",
+    };
+    let sql = format!(
         "SELECT s.session, s.runs, a.run, s.created_at, c.session IS NOT NULL, a.ended, a.owner
         FROM (
           SELECT g.session, g.runs, g.last, r.created_at FROM (
             SELECT session, count(*) AS runs, max(id) AS last FROM runs
-            WHERE session IS NOT NULL GROUP BY session) g
+            WHERE {which} GROUP BY session) g
           JOIN runs r ON r.id = g.last
           UNION ALL
           SELECT session, 0, 0, NULL FROM closed
-          WHERE session NOT IN (SELECT session FROM runs WHERE session IS NOT NULL)) s
+          WHERE {which} AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.session = closed.session)) s
         LEFT JOIN (
           SELECT active.session, runs.run, live.owner,
             runs.status IN ('completed', 'failed', 'cancelled') AS ended
           FROM active JOIN runs ON runs.id = active.run JOIN live ON live.run = active.run) a
           ON a.session = s.session
         LEFT JOIN closed c ON c.session = s.session
-        ORDER BY s.last DESC, s.session";
-    let mut statement = conn.prepare_cached(sql)?;
-    let mut rows = statement.query([])?;
+        ORDER BY s.last DESC, s.session"
+    );
+    let mut statement = conn.prepare_cached(&sql)?;
+    let mut rows = statement.query([only.map(Session::as_str)])?;
     let mut sessions = Vec::new();
     while let Some(row) = rows.next()? {
         let name: String = row.get(0)?;

@@ -54,5 +54,6 @@ fn drop_old(conn: &Connection, now: Timestamp) -> Result<(), Halt> {
             .execute(params![run, digest])?;
     }
     let digests = old.into_iter().map(|(_, digest)| digest);
-    Ok(drop_unreferred(conn, digests.collect())?)
+    drop_unreferred(conn, digests.collect())?;
+    Ok(())
 }

@@ -16,9 +16,9 @@ use super::{
 use crate::tip::prepare;
 use crate::{
     Append, AppendError, Appended, Backlog, ClaimOutcome, Claimable, Commanded, CreateError,
-    Created, Cursor, Doorbell, Duty, Each, Entry, EraseError, Error, EventPage, Filter, ForkError,
-    Heirs, Import, ImportError, Lapsed, NewFork, NewRun, News, Owner, OwnerId, OwnerInfo, RunPage,
-    RunStore, SessionInfo, Since, Stats,
+    Created, Cursor, Deleted, Doorbell, Duty, Each, Entry, EraseError, Error, EventPage, Filter,
+    ForkError, Heirs, Import, ImportError, Lapsed, NewFork, NewRun, News, Owner, OwnerId,
+    OwnerInfo, RunPage, RunStore, SessionInfo, Since, Stats,
 };
 
 #[async_trait]
@@ -272,7 +272,12 @@ impl RunStore for SqliteStore {
     }
 
     async fn sessions(&self) -> Result<Vec<SessionInfo>, Error> {
-        self.reading(|conn| list::sessions(conn, self.shared()))
+        self.reading(|conn| list::sessions(conn, self.shared(), None))
+    }
+
+    async fn session(&self, session: &Session) -> Result<Option<SessionInfo>, Error> {
+        let found = self.reading(|conn| list::sessions(conn, self.shared(), Some(session)))?;
+        Ok(found.into_iter().next())
     }
 
     async fn close_session(&self, session: &Session) -> Result<(), Error> {
@@ -289,7 +294,7 @@ impl RunStore for SqliteStore {
             .await
     }
 
-    async fn delete(&self, run: &RunId) -> Result<(), Error> {
+    async fn delete(&self, run: &RunId) -> Result<Deleted, Error> {
         let run = *run;
         self.writer()
             .submit(move |tx| delete::delete(tx, run))

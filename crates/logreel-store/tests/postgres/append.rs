@@ -6,7 +6,7 @@ use logreel_store::PostgresStore;
 use tempfile::TempDir;
 
 use crate::proxy::Proxy;
-use crate::world::{Pen, admin, in_schema, options, server};
+use crate::world::{Pen, admin, in_schema, options, server, wait_for_blocked};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_append_is_one_round_trip_and_many_runs_share_one_on_postgres() {
@@ -76,15 +76,43 @@ async fn a_run_that_is_locked_holds_up_no_other_on_postgres() {
         locked.write("after the lock").await.expect("it lands");
         locked.names().await
     });
-    let sql = "SELECT count(*) FROM pg_stat_activity
-        WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid))";
-    while admin.query_one(sql, &[]).await.unwrap().get::<_, i64>(0) == 0 {
-        tokio::task::yield_now().await;
-    }
+    wait_for_blocked(&admin, 1).await;
     for _ in 0..10 {
         other.write("meanwhile").await.expect("it lands");
     }
     assert!(!waiting.is_finished());
     admin.batch_execute("COMMIT").await.unwrap();
     assert_eq!(waiting.await.unwrap(), ["after the lock"]);
+}
+
+#[test]
+fn appends_go_on_when_the_runtime_that_they_began_in_has_ended_on_postgres() {
+    let runtime = |reaches_a_network| {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        builder.worker_threads(1).enable_time();
+        if reaches_a_network {
+            builder.enable_io();
+        }
+        builder.build().unwrap()
+    };
+    let (url, _) = in_schema(&server());
+    let locks = TempDir::new().unwrap();
+    let first = runtime(true);
+    let mut pen = first.block_on(async {
+        let store = PostgresStore::open(&url, options(&locks)).await.unwrap();
+        Pen::new(store).await
+    });
+    for name in ["a", "b"] {
+        first.block_on(pen.write(name)).expect("it lands");
+    }
+    drop(first);
+    let second = runtime(true);
+    second.block_on(pen.write("c")).expect("it lands");
+    drop(second);
+    let deaf = runtime(false);
+    // What became of the first is not known: it is sent again, as a driver does.
+    let tries = (0..3).map(|_| deaf.block_on(pen.write("d")));
+    let refused = tries.take_while(Result::is_err).count();
+    assert!(refused < 3, "it lands in the end");
+    assert_eq!(deaf.block_on(pen.names()), ["a", "b", "c", "d"]);
 }

@@ -8,10 +8,14 @@
 )]
 
 mod append;
+mod builds;
+mod crowd;
+mod long;
 mod lost;
 mod news;
 mod owners;
 mod proxy;
+mod races;
 mod reach;
 mod start;
 mod world;

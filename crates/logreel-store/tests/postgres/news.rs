@@ -11,7 +11,8 @@ use logreel_store::{
 };
 use tempfile::TempDir;
 
-use crate::world::{Pen, admin, in_schema, options, server, wait_for_blocked};
+use crate::reach::Server;
+use crate::world::{Pen, admin, admin_of, in_schema, options, server, wait_for_blocked};
 
 /// The events of a run, on their way into another store.
 struct Given(std::vec::IntoIter<Record>);
@@ -204,4 +205,69 @@ async fn another_process_hears_by_the_doorbell_and_without_it_on_postgres() {
         let most = if doorbell { 20 } else { 200 };
         assert!(median < Duration::from_millis(most), "{doorbell}: {took:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waited_for_its_standby_past_the_guard_is_told_on_postgres() {
+    let server = Server::start();
+    let (url, _) = in_schema(&server.url());
+    let locks = TempDir::new().unwrap();
+    let options = || Options {
+        guard: Duration::from_millis(500),
+        ..options(&locks)
+    };
+    let waits = PostgresStore::open(&url, options()).await.unwrap();
+    // One that has its answer before the standby has it, so that there are news meanwhile.
+    let url = format!("{url}%20-csynchronous_commit%3Dlocal");
+    let follower = PostgresStore::open(&url, options()).await.unwrap();
+    let mut slow = Pen::new(waits).await;
+    slow.write("before").await.expect("it lands");
+    let mut quick = Pen::new(PostgresStore::open(&url, options()).await.unwrap()).await;
+    let now = follower.news(&Since::Now, 1).await.expect("the end");
+    let (mut since, mut told) = (Since::After(now.next), Vec::new());
+
+    let admin = admin_of(&server.url()).await;
+    for sql in [
+        "SET synchronous_commit = local",
+        "ALTER SYSTEM SET synchronous_standby_names = 'away'",
+        "SELECT pg_reload_conf()",
+    ] {
+        admin.batch_execute(sql).await.unwrap();
+    }
+    // A server takes a moment to know it. The one that waits stays there, whoever waits for its answer.
+    let moment = Duration::from_millis(500);
+    while let Ok(written) = tokio::time::timeout(moment, slow.write("for the standby")).await {
+        written.expect("it lands");
+    }
+    let late = (slow.run, slow.head.seq.0 + 1);
+    let began = SystemEnv.monotonic();
+    let mut look = async |told: &mut Vec<(RunId, u64)>| {
+        let page = follower.news(&since, 100).await.expect("a page");
+        told.extend(page.items.iter().map(|it| (it.run, it.seq.0)));
+        since = Since::After(page.next);
+    };
+    // Longer than the guard, and than a reader goes back however often it looked.
+    while SystemEnv.monotonic() - began < Duration::from_secs(4) {
+        quick.write("quick").await.expect("it lands");
+        look(&mut told).await;
+    }
+    assert!(!told.contains(&late), "nobody can see it yet");
+    for sql in [
+        "ALTER SYSTEM RESET synchronous_standby_names",
+        "SELECT pg_reload_conf()",
+    ] {
+        admin.batch_execute(sql).await.unwrap();
+    }
+    let again = slow.write("for the standby").await;
+    assert!(again.expect("it is found"), "it had landed");
+    let began = SystemEnv.monotonic();
+    while !told.contains(&late) {
+        look(&mut told).await;
+        let waited = SystemEnv.monotonic() - began;
+        assert!(waited < Duration::from_secs(10), "it is not told");
+    }
+    let unique: BTreeSet<_> = told.iter().collect();
+    assert_eq!(unique.len(), told.len(), "nothing is told twice");
+    let quick_ones = (2..=quick.head.seq.0).map(|seq| (quick.run, seq));
+    assert!(quick_ones.into_iter().all(|it| told.contains(&it)));
 }

@@ -3,10 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use logreel_core::event::RunKind;
 use logreel_core::{Epoch, Seq, Timestamp};
 use logreel_store::postgres::Options;
 use logreel_store::sqlite::this_host;
-use logreel_store::{ClaimOutcome, Env, Owner, OwnerId, PostgresStore, RunStore, SystemEnv};
+use logreel_store::{
+    ClaimOutcome, Claimable, Env, Error, Owner, OwnerId, PostgresStore, RunStore, SystemEnv,
+};
 use tempfile::TempDir;
 
 use crate::world::{Pen, admin, in_schema, options, server, stranger, wait_for_blocked};
@@ -180,5 +183,143 @@ async fn an_owner_that_was_forgotten_is_there_again_with_its_next_beat_on_postgr
     assert!(
         matches!(claimed, Ok(ClaimOutcome::Claimed(_))),
         "{claimed:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_owner_is_not_heard_while_someone_takes_its_run_on_postgres() {
+    let (url, schema) = in_schema(&server());
+    let locks = TempDir::new().unwrap();
+    let open = async || {
+        let options = Options {
+            lease: Duration::from_secs(4),
+            ..options(&locks)
+        };
+        PostgresStore::open(&url, options).await.unwrap()
+    };
+    let pen = Pen::new(open().await).await;
+    let (other, claimer) = (Arc::new(open().await), stranger());
+    other.join(&claimer).await.expect("it joins");
+    let admin = admin().await;
+    let silence = format!("UPDATE {schema}.owners SET beat_at = beat_at - 5000000 WHERE id = $1");
+    let silenced = admin.execute(&silence, &[&pen.owner.0.cast_signed()]).await;
+    assert_eq!(silenced.unwrap(), 1);
+    // Whoever takes it has seen the silence, and waits before it has written that down.
+    let hold = format!("BEGIN; LOCK TABLE {schema}.lapsed IN EXCLUSIVE MODE");
+    admin.batch_execute(&hold).await.unwrap();
+    let claiming = {
+        let (other, run) = (other.clone(), pen.run);
+        tokio::spawn(async move { other.claim(&run, claimer.id).await })
+    };
+    wait_for_blocked(&admin, 1).await;
+    let heard = pen.store.beat(pen.owner).await;
+    assert!(matches!(heard, Err(Error::Unavailable { .. })), "{heard:?}");
+    admin.batch_execute("ROLLBACK").await.unwrap();
+    let claimed = claiming.await.unwrap();
+    assert!(
+        matches!(claimed, Ok(ClaimOutcome::Claimed(_))),
+        "{claimed:?}"
+    );
+    pen.store.beat(pen.owner).await.expect("it is heard again");
+    let entry = pen.store.entry(&pen.run).await.expect("an entry");
+    assert_eq!(entry.epoch, Epoch(2), "and finds what it has lost");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_owner_is_judged_by_its_own_lease_on_postgres() {
+    let (url, schema) = in_schema(&server());
+    let locks = TempDir::new().unwrap();
+    let open = async |lease: Duration| {
+        let options = Options {
+            lease,
+            ..options(&locks)
+        };
+        PostgresStore::open(&url, options).await.unwrap()
+    };
+    let pen = Pen::new(open(Duration::from_secs(1000)).await).await;
+    // Someone whose settings say another one.
+    let (hasty, claimer) = (open(Duration::from_millis(500)).await, stranger());
+    hasty.join(&claimer).await.expect("it joins");
+    let admin = admin().await;
+    let silent = async |seconds: i64| {
+        let sql = format!(
+            "UPDATE {schema}.owners SET beat_at = beat_at - {seconds} * 1000000 WHERE id = $1"
+        );
+        let silenced = admin.execute(&sql, &[&pen.owner.0.cast_signed()]).await;
+        assert_eq!(silenced.unwrap(), 1);
+    };
+    silent(500).await;
+    let claimed = hasty.claim(&pen.run, claimer.id).await;
+    assert!(
+        matches!(claimed, Ok(ClaimOutcome::Driven(_))),
+        "{claimed:?}"
+    );
+    let any = Claimable {
+        kind: RunKind::Task,
+        agents: None,
+        specs: None,
+    };
+    let found = async || {
+        let found = hasty.claimable(std::slice::from_ref(&any), &[], 10).await;
+        found.expect("a list")
+    };
+    assert_eq!(found().await, []);
+    silent(600).await;
+    assert_eq!(found().await, [pen.run]);
+    let claimed = hasty.claim(&pen.run, claimer.id).await;
+    assert!(
+        matches!(claimed, Ok(ClaimOutcome::Claimed(_))),
+        "{claimed:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_owner_whose_notes_cannot_be_seen_is_like_one_of_another_host_on_postgres() {
+    let (url, schema) = in_schema(&server());
+    let [theirs, ours] = [(); 2].map(|()| TempDir::new().unwrap());
+    let (store, other) = (
+        PostgresStore::open(&url, options(&theirs)).await.unwrap(),
+        PostgresStore::open(&url, options(&ours)).await.unwrap(),
+    );
+    let (host, host_name) = this_host();
+    let owner = |pid| Owner {
+        id: OwnerId(SystemEnv.random_u64()),
+        host: host.clone(),
+        host_name: host_name.clone(),
+        pid,
+    };
+    // No process has that number.
+    let pen = Pen::of(store, owner(i32::MAX.cast_unsigned())).await;
+    let claimer = owner(std::process::id());
+    other.join(&claimer).await.expect("it joins");
+    let entry = other.entry(&pen.run).await.expect("an entry");
+    assert!(
+        !entry.is_driven(),
+        "its process is gone, and its folder there"
+    );
+    assert_eq!(other.all_notes(), [ours.path(), theirs.path()]);
+    // A folder of its own by the same name, as services have.
+    let admin = admin().await;
+    let moved = format!("UPDATE {schema}.owners SET place = 'elsewhere' WHERE id = $1");
+    let id = pen.owner.0.cast_signed();
+    assert_eq!(admin.execute(&moved, &[&id]).await.unwrap(), 1);
+    let claimed = other.claim(&pen.run, claimer.id).await;
+    assert!(
+        matches!(claimed, Ok(ClaimOutcome::Driven(_))),
+        "{claimed:?}"
+    );
+    let silent = format!("UPDATE {schema}.owners SET beat_at = 0 WHERE id = $1");
+    assert_eq!(admin.execute(&silent, &[&id]).await.unwrap(), 1);
+    let claimed = other.claim(&pen.run, claimer.id).await;
+    assert!(
+        matches!(claimed, Ok(ClaimOutcome::Claimed(_))),
+        "{claimed:?}"
+    );
+    let lapsed = other.lapsed(&pen.run).await.expect("a list");
+    let lapsed: Vec<_> = lapsed.iter().map(|it| (it.owner.id, it.unseen)).collect();
+    assert_eq!(
+        lapsed,
+        [(pen.owner, true)],
+        "it may have left something running"
     );
 }

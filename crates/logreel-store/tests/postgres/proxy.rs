@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
 
+use logreel_store::{Env, SystemEnv};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio_postgres::config::Host;
@@ -20,18 +22,28 @@ pub const LOSE_COMMIT: u8 = 3;
 /// The next COMMIT does not reach the server: its connection ends instead.
 pub const STOP_COMMIT: u8 = 4;
 
+/// Bytes of an answer that is long.
+const LONG: usize = 32 * 1024;
+
 /// Between a store and the server.
 pub struct Proxy {
     pub url: String,
     mode: Arc<tokio::sync::watch::Sender<u8>>,
     lose: Arc<AtomicU8>,
     answers: Arc<AtomicU64>,
+    slow: Arc<AtomicU64>,
 }
 
 impl Proxy {
     /// How often the server was ready for the next question: every round trip ends so.
     pub fn answers(&self) -> u64 {
         self.answers.load(Ordering::SeqCst)
+    }
+
+    /// A long answer takes this much longer.
+    pub fn slow_down(&self, by: Duration) {
+        let millis = u64::try_from(by.as_millis()).unwrap();
+        self.slow.store(millis, Ordering::SeqCst);
     }
 
     pub async fn start() -> Self {
@@ -47,25 +59,27 @@ impl Proxy {
         let mode = Arc::new(tokio::sync::watch::Sender::new(OPEN));
         let lose = Arc::new(AtomicU8::new(OPEN));
         let answers = Arc::new(AtomicU64::new(0));
+        let slow = Arc::new(AtomicU64::new(0));
         let (modes, losing, answered) = (mode.clone(), lose.clone(), answers.clone());
+        let slowed = slow.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 if *modes.borrow() == CUT {
                     continue;
                 }
                 let (modes, losing, config) = (modes.subscribe(), losing.clone(), config.clone());
-                let answered = answered.clone();
+                let back = (answered.clone(), slowed.clone());
                 tokio::spawn(async move {
                     let port = config.get_ports().first().copied().unwrap_or(5432);
                     match &config.get_hosts()[0] {
                         Host::Tcp(host) => {
                             let server = TcpStream::connect((host.as_str(), port)).await.unwrap();
-                            pass(client, server, modes, losing, answered).await;
+                            pass(client, server, modes, losing, back).await;
                         }
                         Host::Unix(folder) => {
                             let socket: PathBuf = folder.join(format!(".s.PGSQL.{port}"));
                             let server = UnixStream::connect(socket).await.unwrap();
-                            pass(client, server, modes, losing, answered).await;
+                            pass(client, server, modes, losing, back).await;
                         }
                     }
                 });
@@ -76,6 +90,7 @@ impl Proxy {
             mode,
             lose,
             answers,
+            slow,
         }
     }
 
@@ -107,7 +122,7 @@ async fn pass(
     server: impl AsyncRead + AsyncWrite + Send,
     mut modes: tokio::sync::watch::Receiver<u8>,
     losing: Arc<AtomicU8>,
-    answered: Arc<AtomicU64>,
+    (answered, slow): (Arc<AtomicU64>, Arc<AtomicU64>),
 ) {
     let (mut client_read, mut client_write) = client.into_split();
     let (mut server_read, mut server_write) = tokio::io::split(server);
@@ -134,7 +149,7 @@ async fn pass(
     };
     let back = async {
         let mut buffer = [0; 8192];
-        let mut messages = Vec::new();
+        let (mut messages, mut length) = (Vec::new(), 0);
         loop {
             let read = server_read.read(&mut buffer).await.unwrap_or(0);
             let order = Ordering::SeqCst;
@@ -142,7 +157,16 @@ async fn pass(
                 return;
             }
             messages.extend_from_slice(&buffer[..read]);
-            answered.fetch_add(ready_for_query(&mut messages), Ordering::SeqCst);
+            let ready = ready_for_query(&mut messages);
+            answered.fetch_add(ready, Ordering::SeqCst);
+            length += read;
+            if ready > 0 {
+                if length > LONG {
+                    let millis = slow.load(Ordering::SeqCst);
+                    SystemEnv.sleep(Duration::from_millis(millis)).await;
+                }
+                length = 0;
+            }
             if client_write.write_all(&buffer[..read]).await.is_err() {
                 return;
             }

@@ -3,19 +3,21 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use logreel_store::postgres::Options;
 use logreel_store::{Error, PostgresStore, RunStore};
 use tempfile::TempDir;
 
-use crate::world::{in_schema, options, server};
+use crate::proxy::{CUT, Proxy};
+use crate::world::{in_schema, options, server, stranger};
 
 /// Set for the process that this test starts of itself, to give it another environment.
 const CHILD: &str = "LOGREEL_TEST_REACH";
 const PASSWORD: &str = "hunter2/@:";
 
 /// A server that asks for a password, with a certificate for `localhost` and no other name.
-struct Server {
+pub struct Server {
     folder: TempDir,
     port: u16,
 }
@@ -50,6 +52,12 @@ fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|it| std::os::unix::fs::MetadataExt::uid(&it) == 0)
 }
 
+/// As it is written in a URL.
+fn encoded(text: &str) -> String {
+    let text = text.replace('/', "%2F").replace('@', "%40");
+    text.replace(':', "%3A")
+}
+
 /// A port that nobody listens on.
 fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -57,7 +65,7 @@ fn free_port() -> u16 {
 }
 
 impl Server {
-    fn start() -> Self {
+    pub fn start() -> Self {
         let folder = TempDir::new().unwrap();
         let path = folder.path();
         make_certificates(path);
@@ -95,6 +103,13 @@ impl Server {
             .arg(path.join("log"))
             .stdout(Stdio::null()));
         Self { folder, port }
+    }
+
+    /// Without TLS.
+    pub fn url(&self) -> String {
+        let password = encoded(PASSWORD);
+        let port = self.port;
+        format!("postgres://postgres:{password}@127.0.0.1:{port}/postgres?sslmode=disable")
     }
 
     fn roots(&self) -> String {
@@ -186,13 +201,7 @@ async fn a_server_is_reached_by_tls_and_password_only_on_postgres() {
     let at = |user: &str, host: &str, query: &str| {
         format!("postgres://{user}@{host}:{port}/postgres?{query}")
     };
-    let named = format!(
-        "postgres:{}",
-        PASSWORD
-            .replace('/', "%2F")
-            .replace('@', "%40")
-            .replace(':', "%3A")
-    );
+    let named = format!("postgres:{}", encoded(PASSWORD));
 
     reach(&at(&named, "localhost", &full))
         .await
@@ -272,4 +281,40 @@ async fn a_connection_that_is_not_as_it_was_told_to_be_is_refused_on_postgres() 
     };
     let same = PostgresStore::open(&url, reader).await;
     same.expect("it is the same store without the pooler");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_is_silent_takes_no_beat_from_the_one_behind_it_on_postgres() {
+    let (first, last) = (Proxy::start().await, Proxy::start().await);
+    // Connections are taken, and nobody is there: as a machine whose processes hang.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let host = |url: &str| {
+        let (_, rest) = url.split_once('@').unwrap();
+        rest.split('/').next().unwrap().to_owned()
+    };
+    let hosts = [
+        host(&first.url),
+        silent.local_addr().unwrap().to_string(),
+        host(&last.url),
+    ];
+    let url = first.url.replace(&hosts[0], &hosts.join(","));
+    let (url, _) = in_schema(&format!("{url}&connect_timeout=2"));
+    let locks = TempDir::new().unwrap();
+    let options = Options {
+        // A beat has a second for all three.
+        lease: Duration::from_secs(4),
+        ..options(&locks)
+    };
+    let store = PostgresStore::open(&url, options).await.unwrap();
+    let owner = stranger();
+    store.join(&owner).await.expect("it joins");
+    store.beat(owner.id).await.expect("it is heard");
+    first.set(CUT);
+    // The first one may find its connection lost.
+    if let Err(error) = store.beat(owner.id).await {
+        println!("the first beat: {error}");
+        store.beat(owner.id).await.expect("the third host hears it");
+    }
+    let stats = store.stats().await;
+    assert_eq!(stats.expect("and all else goes there too").events, 0);
 }

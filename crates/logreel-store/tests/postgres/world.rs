@@ -36,7 +36,11 @@ pub fn options(locks: &TempDir) -> Options {
 }
 
 pub async fn admin() -> tokio_postgres::Client {
-    let connected = tokio_postgres::connect(&server(), tokio_postgres::NoTls).await;
+    admin_of(&server()).await
+}
+
+pub async fn admin_of(server: &str) -> tokio_postgres::Client {
+    let connected = tokio_postgres::connect(server, tokio_postgres::NoTls).await;
     let (client, connection) = connected.expect("the server answers");
     tokio::spawn(connection);
     client
@@ -146,12 +150,16 @@ pub fn stranger() -> Owner {
     }
 }
 
-/// Waits until so many wait for what `holder` has locked.
+/// Waits until so many wait for what `holder` has locked, or for one who does. Another connection looks: within a
+/// transaction the server shows the connections that were there when it was first asked.
 pub async fn wait_for_blocked(holder: &tokio_postgres::Client, many: i64) {
     let pid = holder.query_one("SELECT pg_backend_pid()", &[]).await;
     let pid: i32 = pid.unwrap().get(0);
     let watcher = admin().await;
-    let sql = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY(pg_blocking_pids(pid))";
+    let sql = "WITH RECURSIVE waiting AS (
+          SELECT $1::int4 AS pid
+          UNION SELECT a.pid FROM waiting w JOIN pg_stat_activity a ON w.pid = ANY(pg_blocking_pids(a.pid)))
+        SELECT count(*) - 1 FROM waiting";
     let began = SystemEnv.monotonic();
     loop {
         let blocked: i64 = watcher.query_one(sql, &[&pid]).await.unwrap().get(0);

@@ -1,0 +1,381 @@
+//! Quick appends: what changes nothing but events and the narrow row is one statement, and what many runs have to
+//! say at the same moment is one statement too. Only one is on its way at a time, while the next gather.
+//!
+//! Whoever finds nobody on the way sends its append itself: handing it to another task, another thread or another
+//! runtime, and the answer back, costs up to half as much as the commit. Those who come meanwhile leave theirs to
+//! the sender, a task on the runtime of its first caller, with connections of its own there. When that
+//! runtime ends, whoever comes next starts it again.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use deadpool_postgres::{Object, Pool};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::time::{Instant, Sleep};
+
+use super::clock::Clock;
+use super::connect::{self, Connector};
+use super::failure::{failed, was_answered};
+use super::line::{Line, Lines};
+use super::writer::{LONGEST, sleep, too_long};
+use crate::Error;
+
+/// Appends in one statement, and appends that wait for one.
+const BATCH: usize = 128;
+const QUEUE: usize = 1024;
+/// A statement that is on its way for longer than this is not waited for before the next leaves, as long as
+/// there are not too many: a row may be locked, or the database far away.
+const LONG: Duration = Duration::from_millis(20);
+/// After so many turns for one append alone one sends for itself. Where many runs append, whoever came first would
+/// always leave without the others.
+const ALONE: u32 = 4;
+/// Connections for quick appends.
+pub(super) const FLIGHTS: usize = 3;
+
+/// What became of a quick append.
+#[derive(Debug)]
+pub(super) enum Wrote {
+    /// It is there.
+    Landed,
+    /// Head or epoch are others now; nothing was written.
+    Refused,
+    /// Nothing was written, for a reason that does not concern this append alone.
+    NotWritten,
+    /// The database cannot be reached; nothing was sent.
+    Unavailable(Error),
+    /// Nobody knows.
+    Ambiguous(String),
+}
+
+pub(super) struct Batches {
+    connector: Connector,
+    clock: Arc<Clock>,
+    turns: Arc<Turns>,
+    queue: Mutex<Option<mpsc::Sender<Job>>>,
+    /// The store's own runtime, for callers that have none, or one that reaches no network.
+    shelter: Handle,
+    sheltered: Arc<AtomicBool>,
+}
+
+/// An append on its way to the database.
+struct Job {
+    line: Line,
+    answer: oneshot::Sender<Wrote>,
+}
+
+impl Batches {
+    pub fn new(connector: Connector, clock: Arc<Clock>, shelter: Handle) -> Self {
+        Self {
+            connector,
+            clock,
+            turns: Arc::default(),
+            queue: Mutex::default(),
+            shelter,
+            sheltered: Arc::default(),
+        }
+    }
+
+    pub async fn submit(&self, line: Line) -> Wrote {
+        if !self.sheltered.load(Ordering::SeqCst)
+            && Handle::try_current().is_ok()
+            && let Some((mut turn, wire)) = self.turns.take_ready()
+        {
+            let wrote = send(wire, &[&line], &mut turn).await.pop();
+            return wrote.unwrap_or(Wrote::NotWritten);
+        }
+        let (answer, answered) = oneshot::channel();
+        let mut job = Job { line, answer };
+        loop {
+            let queue = match self.queue() {
+                Ok(queue) => queue,
+                Err(error) => return Wrote::Unavailable(error),
+            };
+            match queue.send(job).await {
+                Ok(()) => break,
+                // It ended just now.
+                Err(mpsc::error::SendError(back)) => job = back,
+            }
+        }
+        match answered.await {
+            Ok(wrote) => wrote,
+            Err(_) => Wrote::Ambiguous("what wrote to the database ended meanwhile".to_owned()),
+        }
+    }
+
+    /// Where appends wait for the sender, which is started when it is not there.
+    fn queue(&self) -> Result<mpsc::Sender<Job>, Error> {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(queue) = queue.as_ref().filter(|queue| !queue.is_closed()) {
+            return Ok(queue.clone());
+        }
+        let pool = self.connector.pool(FLIGHTS, self.clock.clone())?;
+        let (sender, jobs) = mpsc::channel(QUEUE);
+        let work = send_all(pool, jobs, self.turns.clone());
+        let fell = Fell(self.sheltered.clone());
+        let work = async move {
+            let _fell = fell;
+            work.await;
+        };
+        match Handle::try_current() {
+            Ok(here) if !self.sheltered.load(Ordering::SeqCst) => here.spawn(work),
+            _ => self.shelter.spawn(work),
+        };
+        Ok(queue.insert(sender).clone())
+    }
+}
+
+/// Notices a panic: a runtime that was built without a network panics when it is asked for one.
+struct Fell(Arc<AtomicBool>);
+
+impl Drop for Fell {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Whose turn it is to send.
+#[derive(Default)]
+struct Turns {
+    now: Mutex<Now>,
+    /// Rings when nobody has it.
+    free: Notify,
+}
+
+#[derive(Default)]
+struct Now {
+    number: u64,
+    taken: bool,
+    /// How many turns in a row were for one append alone.
+    alone: u32,
+    /// Waits for the next who sends.
+    wire: Option<Wire>,
+}
+
+/// A turn to send; over when it is dropped.
+struct Turn {
+    turns: Arc<Turns>,
+    number: u64,
+    /// More than one append is sent.
+    shared: bool,
+    /// For the next.
+    wire: Option<Wire>,
+}
+
+impl Turns {
+    fn now(&self) -> MutexGuard<'_, Now> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// When nobody has it, a connection is there, and nobody else is likely to come meanwhile.
+    fn take_ready(self: &Arc<Self>) -> Option<(Turn, Wire)> {
+        let mut now = self.now();
+        let crowded = now.alone < ALONE;
+        if now.taken || crowded || now.wire.as_ref().is_none_or(Wire::is_closed) {
+            return None;
+        }
+        let wire = now.wire.take()?;
+        Some((self.begin(&mut now), wire))
+    }
+
+    /// When nobody has it.
+    fn take(self: &Arc<Self>) -> Option<(Turn, Option<Wire>)> {
+        let mut now = self.now();
+        if now.taken {
+            return None;
+        }
+        let wire = now.wire.take().filter(|wire| !wire.is_closed());
+        Some((self.begin(&mut now), wire))
+    }
+
+    /// From one who takes long.
+    fn seize(self: &Arc<Self>) -> Turn {
+        let mut now = self.now();
+        self.begin(&mut now)
+    }
+
+    fn begin(self: &Arc<Self>, now: &mut Now) -> Turn {
+        now.number += 1;
+        now.taken = true;
+        Turn {
+            turns: self.clone(),
+            number: now.number,
+            shared: false,
+            wire: None,
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let wire = self.wire.take();
+        let mut now = self.turns.now();
+        now.alone = if self.shared {
+            0
+        } else {
+            now.alone.saturating_add(1)
+        };
+        if now.number == self.number {
+            now.taken = false;
+            now.wire = wire;
+            drop(now);
+            self.turns.free.notify_one();
+        } else if let Some(mut wire) = wire {
+            // It took long and another has its turn: the pool has the connection again.
+            drop(wire.client.take());
+        }
+    }
+}
+
+/// Sends what waits, batch by batch, until nobody is left who could ask for it.
+async fn send_all(pool: Pool, mut jobs: mpsc::Receiver<Job>, turns: Arc<Turns>) {
+    let mut flights = FuturesUnordered::new();
+    loop {
+        let first = tokio::select! {
+            biased;
+            Some(()) = flights.next() => continue,
+            job = jobs.recv() => job,
+        };
+        let Some(first) = first else { break };
+        let (turn, wire) = loop {
+            if let Some(taken) = turns.take() {
+                break taken;
+            }
+            tokio::select! {
+                biased;
+                Some(()) = flights.next() => {}
+                () = turns.free.notified() => {}
+                () = sleep(LONG), if flights.len() < FLIGHTS => break (turns.seize(), None),
+            }
+        };
+        flights.push(fly(&pool, gather(first, &mut jobs), turn, wire));
+    }
+    while let Some(()) = flights.next().await {}
+    // A connection that waits for the next belongs to this pool, and to this runtime.
+    drop(turns.now().wire.take());
+}
+
+fn gather(first: Job, jobs: &mut mpsc::Receiver<Job>) -> Vec<Job> {
+    let mut batch = vec![first];
+    while batch.len() < BATCH {
+        match jobs.try_recv() {
+            Ok(job) => batch.push(job),
+            Err(_) => break,
+        }
+    }
+    batch
+}
+
+async fn fly(pool: &Pool, batch: Vec<Job>, mut turn: Turn, wire: Option<Wire>) {
+    let wire = match wire {
+        Some(wire) => Ok(wire),
+        None => connect::get(pool).await.map(Wire::new),
+    };
+    let wrote = match wire {
+        Ok(wire) => {
+            let lines: Vec<&Line> = batch.iter().map(|job| &job.line).collect();
+            send(wire, &lines, &mut turn).await
+        }
+        Err(error) => {
+            let unavailable = |_: &Job| Wrote::Unavailable(error.clone());
+            batch.iter().map(unavailable).collect()
+        }
+    };
+    drop(turn);
+    for (job, wrote) in batch.into_iter().zip(wrote) {
+        // Whoever asked may have stopped waiting.
+        drop(job.answer.send(wrote));
+    }
+}
+
+/// Sends the batch, and leaves the connection to the next turn when it is still good. One that is dropped on the
+/// way takes its connection with it: nobody waits behind what it sent.
+async fn send(mut wire: Wire, batch: &[&Line], turn: &mut Turn) -> Vec<Wrote> {
+    let all = |what: &dyn Fn() -> Wrote| batch.iter().map(|_| what()).collect();
+    turn.shared = batch.len() > 1;
+    let Wire { client, late } = &mut wire;
+    late.as_mut().reset(Instant::now() + LONGEST);
+    let Some(client) = client else {
+        return all(&|| Wrote::NotWritten);
+    };
+    let sent = tokio::select! {
+        biased;
+        sent = send_on(client, batch) => sent.map_err(Some),
+        () = late.as_mut() => Err(None),
+    };
+    match sent {
+        Ok(wrote) => {
+            turn.wire = Some(wire);
+            wrote
+        }
+        // The database has said no to all of it.
+        Err(Some(error)) if was_answered(&error) => {
+            tracing::debug!("appends are looked at one by one: {error}");
+            turn.wire = Some(wire);
+            all(&|| Wrote::NotWritten)
+        }
+        Err(lost) => {
+            let what = lost.map_or_else(too_long, failed).to_string();
+            all(&|| Wrote::Ambiguous(what.clone()))
+        }
+    }
+}
+
+/// A connection that is closed when it is dropped, and the timer of what is sent on it: one that is made anew each
+/// time may wake another thread.
+struct Wire {
+    /// Gone only while it is dropped.
+    client: Option<Object>,
+    late: Pin<Box<Sleep>>,
+}
+
+impl Wire {
+    fn new(client: Object) -> Self {
+        Self {
+            client: Some(client),
+            late: Box::pin(sleep(LONGEST)),
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.client.as_ref().is_none_or(|client| client.is_closed())
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        if let Some(client) = self.client.take() {
+            drop(Object::take(client));
+        }
+    }
+}
+
+async fn send_on(client: &Object, batch: &[&Line]) -> Result<Vec<Wrote>, tokio_postgres::Error> {
+    if let [alone] = batch
+        && let Some(params) = alone.params()
+    {
+        let statement = client.prepare_cached(Line::SQL).await?;
+        return Ok(match client.execute(&statement, &params).await? {
+            0 => vec![Wrote::Refused],
+            _ => vec![Wrote::Landed],
+        });
+    }
+    let statement = client.prepare_cached(Lines::SQL).await?;
+    let lines = Lines::of(batch.iter().copied());
+    let mut wrote: Vec<Wrote> = batch.iter().map(|_| Wrote::Refused).collect();
+    for landed in client.query(&statement, &lines.params()).await? {
+        let line: i64 = landed.try_get(0)?;
+        if let Some(wrote) = usize::try_from(line)
+            .ok()
+            .and_then(|line| wrote.get_mut(line))
+        {
+            *wrote = Wrote::Landed;
+        }
+    }
+    Ok(wrote)
+}
