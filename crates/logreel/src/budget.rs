@@ -390,14 +390,15 @@ pub(crate) fn moved_to(row: &Row, child: &RunId) -> Budget {
 }
 
 /// What a run that has ended used, with everyone below it. Its log does not know what became of
-/// children that it left behind; theirs do. One that may still be at work may use all it got.
-pub(crate) async fn used_by(store: &dyn RunStore, row: &Row) -> Used {
+/// children that it left behind; theirs do. One that may still be at work may use all it got. The error is
+/// that of a store that cannot be reached: what it would have said is not guessed.
+pub(crate) async fn used_by(store: &dyn RunStore, row: &Row) -> Result<Used, Error> {
     // What was open at the end may still cost what was reserved.
     let mut used = row.used().plus(row.reserved());
     for loan in &row.facts.loans {
         let child = match store.entry(&loan.child).await {
             Ok(entry) => {
-                let below = Box::pin(used_by(store, &entry.row)).await;
+                let below = Box::pin(used_by(store, &entry.row)).await?;
                 match entry.row.status().is_terminal() && !entry.is_driven() {
                     true => below,
                     false => below.max(loan.moved.amount()),
@@ -405,6 +406,7 @@ pub(crate) async fn used_by(store: &dyn RunStore, row: &Row) -> Used {
             }
             // It was announced and never came to be, and cannot any more.
             Err(logreel_store::Error::NotFound(_)) => Used::default(),
+            Err(error @ logreel_store::Error::Unavailable { .. }) => return Err(error.into()),
             Err(error) => {
                 let child = loan.child;
                 tracing::warn!(%child, %error, "what it used is not known; all it got counts");
@@ -418,5 +420,5 @@ pub(crate) async fn used_by(store: &dyn RunStore, row: &Row) -> Used {
             ..used.plus(child)
         };
     }
-    used
+    Ok(used)
 }

@@ -192,7 +192,7 @@ impl<'c> ToolCall<'c> {
             busy
         };
         if announced {
-            crate::driver::check_lease(&ctx.0).await;
+            crate::driver::check_lease(&ctx.0).await?;
         } else {
             // It goes out with its result, or by itself when that takes longer.
             let submitted = journal.submit(vec![called.into()], blobs);

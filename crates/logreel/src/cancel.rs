@@ -82,8 +82,7 @@ impl Inner {
 
     /// Stops the commands of a run whose driver is gone: nobody will take it over and do that.
     async fn stop_left_behind(&self, run: &RunId) {
-        if let Some(notes) = self.store.notes() {
-            groups::stop_reachable(&notes, self.owner_id(), run, &*self.env).await;
-        }
+        let folders = self.store.all_notes();
+        groups::stop_reachable(&folders, self.owner_id(), run, &*self.env).await;
     }
 }

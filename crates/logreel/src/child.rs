@@ -10,10 +10,8 @@ use logreel_core::event::{
     WaitStarted,
 };
 use logreel_core::row::{End, Ended, OpenWait};
-use logreel_core::{
-    Blob, Body, Command, Digest, Json, Payload, RunId, Seq, Status, StepId, Timestamp,
-};
-use logreel_store::{CreateError, Created, Entry, NewRun};
+use logreel_core::{Blob, Body, Command, Digest, Json, Payload, RunId, Seq, StepId, Timestamp};
+use logreel_store::{CreateError, Entry, NewRun};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -21,15 +19,14 @@ use crate::budget;
 use crate::ctx::{Counted, Ctx};
 use crate::driver::Begin;
 use crate::engine::Inner;
-use crate::error::TaskError;
+use crate::error::{ErrorKind, TaskError};
 use crate::journal::NEW_WAIT;
+use crate::outage::Outage;
+use crate::owner::LOOK_EVERY;
 use crate::program::Program;
 use crate::replay::ChildCall;
 use crate::step::{Known, Retry, know, recorded};
 use crate::task::Task;
-
-/// A parent looks at its child at least this often, whatever the doorbell does.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// A run to be started as the work of a step.
 pub(crate) struct Child<'a> {
@@ -200,7 +197,7 @@ async fn create(ctx: &Ctx, id: RunId, seq: Seq, child: &Child<'_>) -> Result<(),
     let is_command = child.program.kind == RunKind::Record;
     let owner = match engine.is_worker() && !is_command {
         true => None,
-        false => Some(engine.owner().await?.id()),
+        false => Some(reach(ctx, || engine.owner()).await?.id()),
     };
     let new = NewRun {
         run: id,
@@ -209,16 +206,35 @@ async fn create(ctx: &Ctx, id: RunId, seq: Seq, child: &Child<'_>) -> Result<(),
         owner,
         then: Vec::new(),
     };
-    match engine.create(new).await {
-        Ok(created) => {
-            if let Created::New(entry) = &created {
-                engine.pause_with_parent(entry).await?;
-            }
-            engine.adopt::<Json>(created, owner, child.program).await;
-            Ok(())
-        }
+    let created = match journal.patiently(|| engine.create(new.clone())).await {
         // The parent was cancelled meanwhile; the driver is about to be told.
-        Err(crate::Error::Create(CreateError::ParentEnded(_))) => Err(ctx.0.until_stopped().await),
+        Err(crate::Error::Create(CreateError::ParentEnded(_))) => {
+            return Err(ctx.0.until_stopped().await);
+        }
+        created => reached(ctx, created).await?,
+    };
+    let entry = created.entry();
+    // Also when the answer to its creation was lost: nobody has driven it yet.
+    if entry.row.head.seq == Seq::FIRST {
+        reach(ctx, || engine.pause_with_parent(entry)).await?;
+    }
+    engine.adopt::<Json>(created, owner, child.program).await;
+    Ok(())
+}
+
+/// What the store answers, however long it is away: that is no failure of this run.
+async fn reach<T, F>(ctx: &Ctx, ask: impl Fn() -> F) -> Result<T, TaskError>
+where
+    F: Future<Output = Result<T, crate::Error>>,
+{
+    reached(ctx, ctx.0.journal.patiently(ask).await).await
+}
+
+async fn reached<T>(ctx: &Ctx, answer: Result<T, crate::Error>) -> Result<T, TaskError> {
+    match answer {
+        Ok(answer) => Ok(answer),
+        // Only a run that was cancelled waits no longer.
+        Err(error) if error.kind() == ErrorKind::Unavailable => Err(ctx.0.until_stopped().await),
         Err(error) => Err(TaskError::from(error)),
     }
 }
@@ -230,24 +246,33 @@ async fn until_ended(ctx: &Ctx, child: RunId) -> Result<Entry, TaskError> {
     let mut doorbell = journal.store.watch(&child);
     let _waiting = Counted::new(&activity.waiting);
     activity.wait_began.notify_one();
+    let is_late = || deadline.is_some_and(|deadline| deadline <= journal.env.now());
+    let mut outage = Outage::default();
     loop {
-        match journal.store.entry(&child).await {
-            Ok(entry) if entry.row.status().is_terminal() => return Ok(entry),
-            Ok(_) if deadline.is_some_and(|deadline| deadline <= journal.env.now()) => {
+        let looked = async {
+            let entry = journal.store.entry(&child).await?;
+            if !entry.row.status().is_terminal() && is_late() {
                 let reason = Some(TOO_LONG.to_owned());
                 ctx.0.engine.cancel(&child, reason).await?;
-                continue;
+                return Ok(journal.store.entry(&child).await?);
             }
-            Ok(_) => {}
-            Err(error @ logreel_store::Error::Unavailable { .. }) => {
-                tracing::warn!(%child, %error, "a child could not be looked at; trying again");
+            Ok::<_, crate::Error>(entry)
+        };
+        let again = match looked.await {
+            Ok(entry) if entry.row.status().is_terminal() => return Ok(entry),
+            Ok(_) => {
+                outage.is_over();
+                deadline.map_or(LOOK_EVERY, |deadline| deadline.since(journal.env.now()))
+            }
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                outage.tell(&child, &error, "a child could not be looked at");
+                LOOK_EVERY
             }
             Err(error) => return Err(TaskError::from(error).permanent()),
-        }
-        let left = deadline.map_or(LOOK_EVERY, |deadline| deadline.since(journal.env.now()));
+        };
         tokio::select! {
             _ = doorbell.rung() => {}
-            () = journal.env.sleep(left.min(LOOK_EVERY)) => {}
+            () = journal.env.sleep(again.min(LOOK_EVERY)) => {}
             stopped = ctx.0.until_stopped() => return Err(stopped),
         }
     }
@@ -261,11 +286,12 @@ async fn ended(ctx: &Ctx, entry: &Entry) -> Result<ChildEnd, TaskError> {
         let message = format!("{child} has ended and has no end");
         return Err(TaskError::of_kind("bug", message).permanent());
     };
+    let store = &*ctx.0.journal.store;
     Ok(ChildEnd {
         child,
         since: entry.row.facts.created_at,
         ended,
-        used: budget::used_by(&*ctx.0.journal.store, &entry.row).await,
+        used: reach(ctx, || budget::used_by(store, &entry.row)).await?,
     })
 }
 
@@ -345,7 +371,8 @@ fn wait_for(ctx: &Ctx, child: RunId) -> Option<OpenWait> {
 /// Cancels the step's child, if it has one that has not ended.
 pub(crate) async fn cancel_open(ctx: &Ctx, step: &StepId, why: &str) -> Result<(), TaskError> {
     if let Some((child, _)) = open_child(ctx, step) {
-        ctx.0.engine.cancel(&child, Some(why.to_owned())).await?;
+        let cancel = || ctx.0.engine.cancel(&child, Some(why.to_owned()));
+        reach(ctx, cancel).await?;
     }
     Ok(())
 }
@@ -408,9 +435,11 @@ async fn result(
 impl Inner {
     /// Drives the children of a run that is kept here: a process that died may have left them to
     /// nobody, and the run goes on only when they have ended. A worker takes them from the queue.
-    pub(crate) async fn keep_children(self: &Arc<Self>, run: &RunId) {
+    ///
+    /// The error is that of a store that cannot be reached; then it is worth another try.
+    pub(crate) async fn keep_children(self: &Arc<Self>, run: &RunId) -> Result<(), crate::Error> {
         if self.is_worker() {
-            return;
+            return Ok(());
         }
         let keep = async {
             for child in self.live_children(run).await? {
@@ -420,8 +449,12 @@ impl Inner {
             }
             Ok::<_, crate::Error>(())
         };
-        if let Err(error) = keep.await {
-            tracing::warn!(%run, %error, "its children could not all be driven here");
+        match keep.await {
+            Err(error) if error.kind() != ErrorKind::Unavailable => {
+                tracing::warn!(%run, %error, "its children could not all be driven here");
+                Ok(())
+            }
+            kept => kept,
         }
     }
 
@@ -444,43 +477,30 @@ impl Inner {
 
     /// Cancels a run that is driven here and whose parent has ended: its cancel may have died before
     /// it came to this child.
-    pub(crate) async fn cancel_if_forsaken(&self, run: &RunId) {
-        let look = async {
-            let entry = self.store.entry(run).await?;
-            if !entry.row.status().is_terminal() && self.is_forsaken(&entry).await? {
-                self.cancel(run, Some(FORSAKEN.to_owned())).await?;
-            }
-            Ok::<_, crate::Error>(())
-        };
-        if let Err(error) = look.await {
-            tracing::warn!(%run, %error, "its parent could not be looked at; trying again");
+    pub(crate) async fn cancel_if_forsaken(&self, run: &RunId) -> Result<(), crate::Error> {
+        let entry = self.store.entry(run).await?;
+        if !entry.row.status().is_terminal() && self.is_forsaken(&entry).await? {
+            self.cancel(run, Some(FORSAKEN.to_owned())).await?;
         }
+        Ok(())
     }
 
     /// Cancels children that wait and whose parent has ended: what a crash in the middle of a
     /// cancel's cascade left. Those that are driven or ready are found by whoever drives them.
     pub(crate) async fn cancel_forsaken(&self) -> Result<(), crate::Error> {
-        let filter = logreel_store::Filter {
-            status: vec![Status::Waiting],
-            ..logreel_store::Filter::default()
-        };
-        let mut cursor = None;
-        loop {
-            let page = self.store.list(&filter, cursor.as_ref(), 100).await?;
-            for entry in page.items {
-                if self.is_forsaken(&entry).await? {
-                    self.cancel(&entry.row.run, Some(FORSAKEN.to_owned()))
-                        .await?;
-                }
-            }
-            match page.next {
-                Some(next) => cursor = Some(next),
-                None => return Ok(()),
+        for run in self.store.forsaken(FORSAKEN_AT_ONCE).await? {
+            match self.cancel(&run, Some(FORSAKEN.to_owned())).await {
+                Ok(_) => {}
+                Err(error) if error.kind() == crate::ErrorKind::Unavailable => return Err(error),
+                Err(error) => tracing::warn!(%run, %error, "a forsaken child was not cancelled"),
             }
         }
+        Ok(())
     }
 }
 
+/// How many forsaken children a sweep cancels: the next one finds the others.
+const FORSAKEN_AT_ONCE: usize = 100;
 /// Why a child is cancelled whose time is over.
 const TOO_LONG: &str = "took longer than it may";
 /// Why a child is cancelled that outlived its parent.

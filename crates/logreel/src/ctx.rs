@@ -35,6 +35,8 @@ pub(crate) struct Execution {
     pub(crate) engine: Arc<Inner>,
     pub(crate) activity: Activity,
     pub(crate) commands: Commands,
+    /// How many reasons to look whether the lease is still ours were followed.
+    looked: AtomicU64,
     /// When this execution began, on the monotonic clock; its lease is older.
     pub(crate) began: Duration,
     /// From when commands may be started: those of a driver on another host have until then.
@@ -114,6 +116,7 @@ impl Execution {
         context: Option<Digest>,
         logged: Logged,
         commands_from: Duration,
+        lapses: u64,
     ) -> Self {
         let asked = Asked {
             context,
@@ -133,11 +136,30 @@ impl Execution {
             engine,
             activity: Activity::default(),
             commands,
+            looked: AtomicU64::new(lapses),
             began,
             commands_from,
             taking: tokio::sync::Mutex::new(()),
             asked: Mutex::new(asked),
         }
+    }
+
+    /// How many reasons there were to look whether the lease is still ours: renewals that came late, and appends
+    /// whose answer is an earlier one's, which is given to a driver that was fenced as well.
+    pub(crate) fn reasons_to_look(&self) -> u64 {
+        self.pulse.lapses() + self.journal.answered_again()
+    }
+
+    /// Whether the lease surely still holds, without asking: it was renewed in time, and there is no reason to
+    /// look that was not followed.
+    pub(crate) fn surely_holds(&self) -> bool {
+        // In this order: a renewal that came late counts as a reason before it counts as a renewal.
+        self.pulse.is_fresh() && self.looked.load(Ordering::SeqCst) == self.reasons_to_look()
+    }
+
+    /// The run was looked at after so many reasons, and its lease is ours.
+    pub(crate) fn has_looked(&self, reasons: u64) {
+        self.looked.fetch_max(reasons, Ordering::SeqCst);
     }
 
     /// Returns when a command may be started (SEMANTICS 21), with a lease that surely still holds (22).
@@ -152,8 +174,7 @@ impl Execution {
             () = env.sleep(left) => {}
             stopped = self.until_stopped() => return Err(stopped),
         }
-        crate::driver::check_lease(self).await;
-        Ok(())
+        crate::driver::check_lease(self).await
     }
 
     fn asked(&self) -> MutexGuard<'_, Asked> {

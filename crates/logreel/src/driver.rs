@@ -10,16 +10,19 @@ use std::time::Duration;
 
 use logreel_core::event::{PhaseEntered, RunKind, SpecChanged};
 use logreel_core::meaning::effect_key;
-use logreel_core::{Body, Command, Epoch, Event, Json, Payload, Rejected, RunId, RunState, Seq};
+use logreel_core::{
+    Body, Command, Epoch, Event, Json, Payload, Rejected, RunId, RunState, Seq, Timestamp,
+};
 use logreel_store::{ClaimOutcome, Entry};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::Error;
-use crate::ctx::{Ctx, Execution, Logged};
+use crate::ctx::{Counted, Ctx, Execution, Logged};
 use crate::engine::Inner;
 use crate::error::{ErrorKind, TaskError};
 use crate::journal::{Journal, RecordError, Stop};
+use crate::outage::Outage;
 use crate::owner::LOOK_EVERY;
 use crate::program::Program;
 use crate::step::panic_text;
@@ -96,12 +99,13 @@ async fn drive(
 /// nobody else would take the run over. Another driver's lease is not touched: ours is an older epoch.
 async fn give_back(engine: &Inner, lease: Lease) -> Option<Entry> {
     let Lease { run, epoch, .. } = lease;
+    let mut outage = Outage::default();
     loop {
         let error = match engine.release(&run, epoch).await {
             Ok(released) => return released,
             Err(error) => error,
         };
-        tracing::warn!(%run, %error, "the lease was not given back");
+        outage.tell(&run, &error, "the lease was not given back");
         if error.kind() != ErrorKind::Unavailable || engine.check_open().is_err() {
             return None;
         }
@@ -118,8 +122,12 @@ async fn drive_to_stop(
     loaded: &mut Option<Arc<Journal>>,
 ) -> Result<Drove, Error> {
     let Lease { run, epoch, .. } = lease;
+    let owner = engine.owner().await?;
+    // Whatever came before is seen by the journal, which reads log and epoch from here on.
+    let lapses = owner.lapses();
     let mut logged = Logged::default();
     let mut claimed_with: Vec<Event> = Vec::new();
+    let mut drivers: Vec<(Epoch, Timestamp)> = Vec::new();
     let journal = Journal::load(
         run,
         epoch,
@@ -129,9 +137,16 @@ async fn drive_to_stop(
         def.kind == RunKind::Agent,
         |event| {
             logged.note(&event.body);
-            if let Body::RunForked(_) = event.body {
+            match event.body {
                 // What came before is another run's, under epochs of its own.
-                claimed_with.clear();
+                Body::RunForked(_) => {
+                    claimed_with.clear();
+                    drivers.clear();
+                }
+                Body::RunResumed(_) if event.epoch < epoch => {
+                    drivers.push((event.epoch, event.at));
+                }
+                _ => {}
             }
             if lease.tells(event) {
                 claimed_with.push(event.clone());
@@ -145,6 +160,9 @@ async fn drive_to_stop(
         .tell(run, journal.session.as_ref(), &claimed_with)
         .await;
     *loaded = Some(Arc::clone(&journal));
+    if let Some(Stop::Lost(_)) = journal.stopped() {
+        return Ok(settle(&journal).await);
+    }
     if accept_spec_change {
         let ((spec, blob), spec_digest) = (Payload::of(def.spec.clone()), def.spec_digest);
         let changed = Body::from(SpecChanged {
@@ -164,25 +182,23 @@ async fn drive_to_stop(
     let (input, context) =
         journal.with_state(|state| (state.row.facts.input.clone(), state.started_context));
     let input = value::resolve(&*engine.store, &input).await?;
-    let owner = engine.owner().await?;
     // Whoever drove it before may have left commands behind: dead, or frozen past its lease.
     let mut commands_from = Duration::ZERO;
     if epoch > Epoch(1) {
         let (own, env) = (owner.id(), &*engine.env);
-        let has_waited = match engine.store.notes() {
-            Some(notes) => groups::stop_left_behind(&notes, own, &run, engine.lease, env).await,
-            None => false,
-        };
+        let folders = engine.store.all_notes();
+        let has_waited = groups::stop_left_behind(&folders, own, &run, engine.lease, env).await;
         // On another host nobody can stop them but their own worker, which has one lease more for it.
-        if !has_waited && drove_elsewhere(engine, &run, &owner.owner.host).await {
-            commands_from = env.monotonic() + engine.lease;
+        if !has_waited {
+            let left = left_elsewhere(engine, &run, &owner.owner.host, &drivers).await;
+            commands_from = env.monotonic() + left;
         }
     }
     if epoch == Epoch(1) {
         // Made while a pause went through its parent's children: nobody told it.
         let entry = engine.store.entry(&run).await?;
         engine.pause_with_parent(&entry).await?;
-        look(&journal, None).await;
+        look(&journal, None, &mut Outage::default()).await;
         if journal.stopped().is_some() {
             return Ok(settle(&journal).await);
         }
@@ -194,6 +210,7 @@ async fn drive_to_stop(
         context,
         logged,
         commands_from,
+        lapses,
     ));
     let tracked = Tracked {
         function: def.call(Ctx(Arc::clone(&execution)), input),
@@ -213,15 +230,32 @@ async fn drive_to_stop(
     Ok(settle(&journal).await)
 }
 
-/// Whether someone on another host lost the run by silence, and may still have commands of it.
-async fn drove_elsewhere(engine: &Inner, run: &RunId, host: &str) -> bool {
-    match engine.store.lapsed(run).await {
-        Ok(lapsed) => lapsed.iter().any(|it| it.owner.host != host),
+/// How long someone on another host who lost the run by silence may still have commands of it: one lease
+/// from when it was taken over, by us or by one of the earlier `drivers` (each with when it began). Nobody may ever
+/// learn that the silent one is dead, so that whoever comes later must not wait for it once more.
+async fn left_elsewhere(
+    engine: &Inner,
+    run: &RunId,
+    host: &str,
+    drivers: &[(Epoch, Timestamp)],
+) -> Duration {
+    let lapsed = match engine.store.lapsed(run).await {
+        Ok(lapsed) => lapsed,
         Err(error) => {
             tracing::warn!(%run, %error, "who drove before is not known");
-            true
+            return engine.lease;
         }
-    }
+    };
+    let now = engine.env.now();
+    let elsewhere = lapsed
+        .iter()
+        .filter(|it| it.unseen || it.owner.host != host);
+    let left = elsewhere.map(|it| {
+        let taken = drivers.iter().find(|(epoch, _)| *epoch > it.epoch);
+        let passed = taken.map_or(Duration::ZERO, |(_, at)| now.since(*at));
+        engine.lease.saturating_sub(passed)
+    });
+    left.max().unwrap_or_default()
 }
 
 /// Puts a fact in the outbox; it goes out with the next append.
@@ -242,7 +276,15 @@ async fn watch_over(
     let journal = &execution.journal;
     let mut doorbell = engine.store.watch(&journal.run);
     let mut shown = false;
+    let mut outage = Outage::default();
     let mut parked = std::pin::pin!(idle(execution));
+    // Beside everything else: while the store is away it does not end, and a stop must be heard.
+    let mut showing = std::pin::pin!(async {
+        engine.env.sleep(SHOW_AFTER).await;
+        journal.flush().await;
+    });
+    // It goes on from event to event: a run that is never quiet is looked after as well.
+    let mut look_again = engine.env.sleep(LOOK_EVERY);
     loop {
         tokio::select! {
             returned = &mut *function => return Ok(returned),
@@ -254,41 +296,44 @@ async fn watch_over(
             () = engine.until_closing() => journal.stop(Stop::Drained),
             _ = doorbell.rung() => {
                 let head = doorbell.head();
-                look(journal, head).await;
+                look(journal, head, &mut outage).await;
             }
-            () = engine.env.sleep(SHOW_AFTER), if !shown => {
-                shown = true;
-                journal.flush().await;
-            }
-            () = engine.env.sleep(LOOK_EVERY) => {
-                look(journal, None).await;
-                engine.cancel_if_forsaken(&journal.run).await;
-                check_place(journal).await;
+            () = &mut showing, if !shown => shown = true,
+            () = &mut look_again => {
+                let all = async {
+                    journal.look(None).await?;
+                    engine.cancel_if_forsaken(&journal.run).await?;
+                    check_place(journal).await
+                };
+                heard(journal, all.await, &mut outage);
+                look_again = engine.env.sleep(LOOK_EVERY);
             }
         }
     }
 }
 
-async fn look(journal: &Journal, head: Option<Seq>) {
-    if let Err(error) = journal.look(head).await {
-        // A read that failed is tried again; an append that fails says so itself.
-        tracing::warn!(run = %journal.run, %error, "the run's log could not be read");
+async fn look(journal: &Journal, head: Option<Seq>, outage: &mut Outage) {
+    heard(journal, journal.look(head).await, outage);
+}
+
+/// A read that failed is tried again; an append that fails says so itself.
+fn heard(journal: &Journal, looked: Result<(), Error>, outage: &mut Outage) {
+    match looked {
+        Ok(()) => outage.is_over(),
+        Err(error) => outage.tell(&journal.run, &error, "the run could not be looked at"),
     }
 }
 
 /// Whoever takes the place of a driver that was frozen fences it, and leaves no event that says so.
-async fn check_place(journal: &Journal) {
+async fn check_place(journal: &Journal) -> Result<(), Error> {
     if journal.with_state(|state| state.row.facts.limit.is_none()) {
-        return;
+        return Ok(());
     }
-    match journal.store.entry(&journal.run).await {
-        Ok(entry) if entry.epoch > journal.epoch => {
-            let why = "its lease ran out, and another run has its place";
-            journal.stop(Stop::Lost(why.to_owned()));
-        }
-        Ok(_) => {}
-        Err(error) => tracing::warn!(run = %journal.run, %error, "the run could not be looked at"),
+    if journal.store.entry(&journal.run).await?.epoch > journal.epoch {
+        let why = "its lease ran out, and another run has its place";
+        journal.stop(Stop::Lost(why.to_owned()));
     }
+    Ok(())
 }
 
 /// Resolves when the function has nothing to do but wait for something that may take long.
@@ -306,6 +351,7 @@ async fn idle(execution: &Execution) {
         execution.journal.env.sleep(PARK_AFTER).await;
         let idle = activity.busy.load(Ordering::SeqCst) == 0
             && activity.waiting.load(Ordering::SeqCst) > 0
+            && !execution.journal.is_asking()
             && !activity.polling.load(Ordering::SeqCst)
             && activity.polls.load(Ordering::SeqCst) == polls;
         if idle {
@@ -456,7 +502,7 @@ async fn settle(journal: &Journal) -> Drove {
         tracing::warn!(run = %journal.run, why, "no longer driving this run");
         return Drove::Lost;
     }
-    look(journal, None).await;
+    look(journal, None, &mut Outage::default()).await;
     if has_ended(journal) {
         Drove::ToTheEnd
     } else {
@@ -464,33 +510,47 @@ async fn settle(journal: &Journal) -> Drove {
     }
 }
 
-/// Right before an effect: a worker that was frozen past its lease renews it first, and stops when it
-/// was fenced meanwhile.
-pub(crate) async fn check_lease(execution: &Execution) {
-    if execution.pulse.is_fresh() {
-        return;
+/// Right before an effect: a worker that was frozen or cut off past its lease renews it first, and stops when
+/// it was fenced meanwhile. So does one whose renewal came late and was confirmed by now: a beat says nothing of
+/// the runs that were taken before it. While the store cannot be reached nothing begins, and nothing is lost:
+/// nobody took the run over as far as anyone knows, and what is under way goes on. The error is a cancel.
+pub(crate) async fn check_lease(execution: &Execution) -> Result<(), TaskError> {
+    if execution.surely_holds() {
+        return Ok(());
     }
     let journal = &execution.journal;
-    let renewed = async {
-        execution.pulse.beat(&*journal.store).await?;
-        journal.store.entry(&journal.run).await
-    };
-    match renewed.await {
-        Ok(Entry { epoch, .. }) if epoch == journal.epoch => {}
-        Ok(entry) => {
-            journal.stop(Stop::Lost(format!(
-                "another driver took over (epoch {})",
-                entry.epoch
-            )));
-            std::future::pending().await
-        }
-        Err(error) => {
-            journal.stop(Stop::Lost(format!(
-                "the lease could not be renewed: {error}"
-            )));
-            std::future::pending().await
-        }
+    // It is about to begin: the run has more to do than to wait.
+    let _busy = Counted::new(&execution.activity.busy);
+    let mut outage = Outage::default();
+    // Again when the look itself took too long.
+    while !execution.surely_holds() {
+        let renewed = async {
+            if !execution.pulse.is_fresh() {
+                execution.pulse.beat(&*journal.store).await?;
+            }
+            let reasons = execution.reasons_to_look();
+            let entry = journal.store.entry(&journal.run).await?;
+            Ok::<_, logreel_store::Error>((entry, reasons))
+        };
+        let why = match renewed.await.map_err(Error::from) {
+            Ok((entry, reasons)) if entry.epoch == journal.epoch => {
+                execution.has_looked(reasons);
+                continue;
+            }
+            Ok((entry, _)) => format!("another driver took over (epoch {})", entry.epoch),
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                outage.tell(&journal.run, &error, "the lease could not be renewed");
+                tokio::select! {
+                    () = journal.env.sleep(LOOK_EVERY) => continue,
+                    stopped = execution.until_stopped() => return Err(stopped),
+                }
+            }
+            Err(error) => format!("the lease could not be renewed: {error}"),
+        };
+        journal.stop(Stop::Lost(why));
+        return std::future::pending().await;
     }
+    Ok(())
 }
 
 /// A driver that is dropped takes its function with it.
@@ -628,6 +688,7 @@ async fn drive_or_wait(
 /// someone else drives it by then.
 async fn stand_in_line(engine: &Arc<Inner>, run: RunId) -> Result<Option<Lease>, Error> {
     let mut doorbell = engine.store.watch(&run);
+    let mut outage = Outage::default();
     loop {
         tokio::select! {
             _ = doorbell.rung() => {}
@@ -646,7 +707,7 @@ async fn stand_in_line(engine: &Arc<Inner>, run: RunId) -> Result<Option<Lease>,
                 ClaimOutcome::Driven(_) | ClaimOutcome::NotReady(_) | ClaimOutcome::CrashLoop(_),
             ) => return Ok(None),
             Err(error) if error.kind() == ErrorKind::Unavailable => {
-                tracing::warn!(%run, %error, "the run could not be looked at; trying again");
+                outage.tell(&run, &error, "the run could not be looked at");
             }
             Err(error) => return Err(error),
         }
@@ -656,13 +717,25 @@ async fn stand_in_line(engine: &Arc<Inner>, run: RunId) -> Result<Option<Lease>,
 /// Waits until the run is ready, claims and drives it, again and again until it has ended.
 async fn keep(engine: &Arc<Inner>, run: RunId, def: &Program) -> Result<(), Error> {
     let mut doorbell = engine.store.watch(&run);
-    engine.keep_children(&run).await;
-    loop {
-        let until_ready = match keep_once(engine, run, def).await {
+    let mut outage = Outage::default();
+    let mut keeps_children = false;
+    // Before the store is asked: one that is away would keep this here.
+    while engine.check_open().is_ok() {
+        let looked = async {
+            if !keeps_children {
+                engine.keep_children(&run).await?;
+                keeps_children = true;
+            }
+            keep_once(engine, run, def).await
+        };
+        let until_ready = match looked.await {
             Ok(ControlFlow::Break(())) => return Ok(()),
-            Ok(ControlFlow::Continue(until_ready)) => until_ready,
+            Ok(ControlFlow::Continue(until_ready)) => {
+                outage.is_over();
+                until_ready
+            }
             Err(error) if error.kind() == ErrorKind::Unavailable => {
-                tracing::warn!(%run, %error, "the run could not be looked at; trying again");
+                outage.tell(&run, &error, "the run could not be looked at");
                 LOOK_EVERY
             }
             Err(error) => return Err(error),
@@ -673,6 +746,7 @@ async fn keep(engine: &Arc<Inner>, run: RunId, def: &Program) -> Result<(), Erro
             () = engine.env.sleep(until_ready.clamp(Duration::from_millis(1), LOOK_EVERY)) => {}
         }
     }
+    Ok(())
 }
 
 /// Looks at the run once, and drives it when it is ready. Says how long to wait for the next look, or
@@ -682,9 +756,6 @@ async fn keep_once(
     run: RunId,
     def: &Program,
 ) -> Result<ControlFlow<(), Duration>, Error> {
-    if engine.check_open().is_err() {
-        return Ok(ControlFlow::Break(()));
-    }
     let entry = engine.store.entry(&run).await?;
     if entry.row.status().is_terminal() || entry.row.facts.spec_digest != def.spec_digest {
         return Ok(ControlFlow::Break(()));

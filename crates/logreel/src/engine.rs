@@ -65,6 +65,8 @@ pub(crate) struct Inner {
     /// Runs that clients drive.
     pub(crate) external: Folds,
     pub(crate) workers: AtomicUsize,
+    /// Commands that runs of this worker began as runs of their own: each takes a place of it.
+    commands: Mutex<Vec<RunId>>,
     /// What this process says it is there for.
     duty: Mutex<Duty>,
     /// Joined with the first run this process drives; an engine that only reads is nobody.
@@ -168,7 +170,7 @@ impl Engine {
         &self.0.store
     }
 
-    /// Time, ids and randomness.
+    /// Time, ids and randomness. The time is that of what is stored.
     pub fn env(&self) -> &Arc<dyn Env> {
         &self.0.env
     }
@@ -253,7 +255,8 @@ impl Builder {
         self.sqlite(store)
     }
 
-    /// Takes time, ids and randomness from here: every timestamp, not some.
+    /// Takes time, ids and randomness from here: every timestamp, not some. With PostgreSQL the wall clock is
+    /// the database's all the same, because other machines compare with it what is stored.
     #[must_use]
     pub fn env(mut self, env: Arc<dyn Env>) -> Self {
         self.env = env;
@@ -381,6 +384,7 @@ impl Builder {
             }
             (None, None) => Arc::new(MemoryStore::new(Arc::clone(&env))),
         };
+        let env = crate::clock::on(&store, env);
         let (stage, registry, provided) = match self.staged {
             Some((stage, registry, provided)) => (Some(stage), registry, provided),
             None => {
@@ -404,6 +408,7 @@ impl Builder {
             stage,
             external: Folds::default(),
             workers: AtomicUsize::new(0),
+            commands: Mutex::new(Vec::new()),
             duty: Mutex::new(Duty {
                 kind: self.kind,
                 version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -455,6 +460,10 @@ impl Inner {
         self.working.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(crate) fn commands(&self) -> MutexGuard<'_, Vec<RunId>> {
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn renewal(&self) -> MutexGuard<'_, Option<Renewal>> {
         self.renewal.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -498,12 +507,13 @@ impl Inner {
                 host_name,
                 pid: std::process::id(),
             };
+            let sent = self.env.monotonic();
             self.store.join(&owner).await?;
             let duty = self.duty().clone();
             self.store.assign(id, &duty).await?;
             let (env, notes) = (Arc::clone(&self.env), self.store.notes());
-            let pulse = Arc::new(Pulse::new(owner, notes.clone(), env, self.lease));
-            if let Some(folder) = notes {
+            let pulse = Arc::new(Pulse::new(owner, notes, env, self.lease, sent));
+            for folder in self.store.all_notes() {
                 let env = Arc::clone(&self.env);
                 let sweep = async move { groups::sweep(&folder, id, &*env).await };
                 self.working().joins.spawn(sweep);

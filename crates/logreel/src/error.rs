@@ -521,6 +521,7 @@ impl Error {
                 Store::NewerSchema { .. } | Store::NewerFormat(_) => ErrorKind::NewerFormat,
                 Store::Corrupt { .. } => ErrorKind::Corrupt,
                 Store::TooLarge { .. } => ErrorKind::TooLarge,
+                Store::TooLong { .. } => ErrorKind::Invalid,
                 Store::RequestIdTaken(_) => ErrorKind::Conflict,
                 Store::StillNeeded { .. }
                 | Store::ForkedFrom { .. }

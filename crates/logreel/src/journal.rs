@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,7 +21,9 @@ use logreel_core::{
 use logreel_store::{Append, AppendError, Appended, Env, RunStore};
 use tokio::sync::{oneshot, watch};
 
+use crate::ctx::Counted;
 use crate::hook::Hooks;
+use crate::outage::Outage;
 use crate::owner::LOOK_EVERY;
 use crate::step::GIVEN_UP;
 use crate::{Error, ErrorKind, value};
@@ -76,9 +79,22 @@ struct InFlight {
     append: Append,
     /// Each with how many of the append's events are its own.
     members: Vec<(Pending, usize)>,
-    unavailable_since: Option<Duration>,
-    /// How long to wait before it is sent again.
+    away: Away,
+}
+
+/// A store that cannot be reached: since when, and how long to wait before it is asked again.
+struct Away {
+    since: Option<Duration>,
     pause: Duration,
+}
+
+impl Away {
+    fn not_yet() -> Self {
+        Self {
+            since: None,
+            pause: AGAIN.0,
+        }
+    }
 }
 
 struct Folded {
@@ -110,6 +126,10 @@ pub(crate) struct Journal {
     writer: tokio::sync::Mutex<Option<InFlight>>,
     changed: watch::Sender<u64>,
     stop: watch::Sender<Option<Stop>>,
+    /// Appends that had landed before they were answered.
+    answered_again: AtomicU64,
+    /// Who waits for an answer of the store: the run has more to do than to wait.
+    asking: AtomicUsize,
 }
 
 impl Journal {
@@ -188,8 +208,15 @@ impl Journal {
             writer: tokio::sync::Mutex::new(None),
             changed: watch::Sender::new(0),
             stop: watch::Sender::new(None),
+            answered_again: AtomicU64::new(0),
+            asking: AtomicUsize::new(0),
         };
         journal.notice_stops();
+        // Whoever takes the place of a silent driver leaves no event that says so.
+        if entry.epoch > epoch {
+            let why = format!("another driver took over (epoch {})", entry.epoch);
+            journal.stop(Stop::Lost(why));
+        }
         Ok(journal)
     }
 
@@ -222,6 +249,12 @@ impl Journal {
             .ok()
             .and_then(|stop| stop.clone());
         stop.unwrap_or_else(|| Stop::Lost("the journal is gone".to_owned()))
+    }
+
+    /// How often an append got the answer of the first time that it was sent. That one is given whoever
+    /// drives the run by now (SEMANTICS 2).
+    pub(crate) fn answered_again(&self) -> u64 {
+        self.answered_again.load(Ordering::SeqCst)
     }
 
     pub(crate) fn stopped(&self) -> Option<Stop> {
@@ -307,7 +340,7 @@ impl Journal {
                     if let Some(in_flight) = writer.take() {
                         self.put_back(in_flight, false);
                     }
-                    if let Err(error) = self.catch_up().await {
+                    if let Err(error) = self.surely_catch_up().await {
                         self.die(&error);
                     }
                 }
@@ -315,19 +348,11 @@ impl Journal {
                     error @ (logreel_store::Error::Ambiguous { .. }
                     | logreel_store::Error::Unavailable { .. }),
                 )) => {
-                    let now = self.env.monotonic();
-                    // Said once: a full disk would be told of fifty times a second.
-                    let since = *in_flight.unavailable_since.get_or_insert_with(|| {
-                        tracing::warn!(run = %self.run, %error, "appending again until it lands");
-                        now
-                    });
-                    if self.stopped().is_some() && now.saturating_sub(since) > UNAVAILABLE_MAX {
-                        self.give_up(writer.take(), &error.into());
+                    let error = error.into();
+                    if self.wait_out(&mut in_flight.away, &error).await.is_break() {
+                        self.give_up(writer.take(), &error);
                         return;
                     }
-                    let pause = in_flight.pause;
-                    in_flight.pause = (2 * pause).min(AGAIN.1);
-                    self.env.sleep(pause).await;
                 }
                 Err(
                     error @ (AppendError::Illegal(_)
@@ -347,6 +372,24 @@ impl Journal {
                 }
             }
         }
+    }
+
+    /// Waits before a store is asked again that cannot be reached. Breaks off when this driver was told to stop
+    /// and has waited long enough.
+    async fn wait_out(&self, away: &mut Away, error: &Error) -> ControlFlow<()> {
+        let now = self.env.monotonic();
+        // Said once: a full disk would be told of fifty times a second.
+        let since = *away.since.get_or_insert_with(|| {
+            tracing::warn!(run = %self.run, %error, "appending again until it lands");
+            now
+        });
+        if self.stopped().is_some() && now.saturating_sub(since) > UNAVAILABLE_MAX {
+            return ControlFlow::Break(());
+        }
+        let pause = away.pause;
+        away.pause = (2 * pause).min(AGAIN.1);
+        self.env.sleep(pause).await;
+        ControlFlow::Continue(())
     }
 
     /// Reads what others appended, when the run's doorbell rings. `head` is how far the log is known
@@ -401,17 +444,25 @@ impl Journal {
         self.patiently(read).await
     }
 
-    /// Reads again and again while the store cannot be reached: its bad moment is no failure of the run.
-    async fn patiently<T, F>(&self, read: impl Fn() -> F) -> Result<T, Error>
+    /// Whether someone waits for an answer of the store.
+    pub(crate) fn is_asking(&self) -> bool {
+        self.asking.load(Ordering::SeqCst) > 0
+    }
+
+    /// Asks again and again while the store cannot be reached: its bad moment is no failure of the run. It is
+    /// one only for a run that was cancelled.
+    pub(crate) async fn patiently<T, F>(&self, ask: impl Fn() -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
     {
+        let _asking = Counted::new(&self.asking);
+        let mut outage = Outage::default();
         loop {
-            let error = match read().await {
+            let error = match ask().await {
                 Err(error) if error.kind() == ErrorKind::Unavailable => error,
-                read => return read,
+                answer => return answer,
             };
-            tracing::warn!(run = %self.run, %error, "a result could not be read; trying again");
+            outage.tell(&self.run, &error, "the store did not answer");
             tokio::select! {
                 () = self.env.sleep(LOOK_EVERY) => {}
                 stop = self.told_to_stop() => match stop {
@@ -495,8 +546,7 @@ impl Journal {
         Some(InFlight {
             append,
             members,
-            unavailable_since: None,
-            pause: AGAIN.0,
+            away: Away::not_yet(),
         })
     }
 
@@ -504,8 +554,14 @@ impl Journal {
     /// cancel nor a step.
     async fn landed(&self, members: Vec<(Pending, usize)>, appended: Appended) {
         let Appended {
-            events, results, ..
+            events,
+            results,
+            repeated,
         } = appended;
+        if repeated {
+            // Before anyone acts on it.
+            self.answered_again.fetch_add(1, Ordering::SeqCst);
+        }
         if let Err(error) = self.fold_all(&events, results) {
             self.die(&error);
         }
@@ -518,6 +574,21 @@ impl Journal {
         self.hooks
             .tell(self.run, self.session.as_ref(), &events)
             .await;
+    }
+
+    /// [`Journal::catch_up`] for an append that conflicts: what it holds was done, and would be done again
+    /// if it were given up because a read failed (SEMANTICS 3).
+    async fn surely_catch_up(&self) -> Result<(), Error> {
+        let mut away = Away::not_yet();
+        loop {
+            let error = match self.catch_up().await {
+                Err(error) if error.kind() == ErrorKind::Unavailable => error,
+                caught_up => return caught_up,
+            };
+            if self.wait_out(&mut away, &error).await.is_break() {
+                return Err(error);
+            }
+        }
     }
 
     async fn catch_up(&self) -> Result<(), Error> {

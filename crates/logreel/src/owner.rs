@@ -15,29 +15,38 @@ pub(crate) const LEASE: Duration = Duration::from_secs(10);
 /// How often something outside is looked at by whoever waits for it, whatever the doorbells do.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// The owner's pulse: when the last confirmed renewal was *sent*.
+/// The owner's pulse: when the last confirmed renewal was *sent*, and how often that was too long ago.
 pub(crate) struct Pulse {
     pub(crate) owner: Owner,
     /// What its commands run in.
     pub(crate) groups: Arc<Groups>,
     sent_ms: AtomicU64,
+    /// How often a renewal was confirmed so late that others may have taken runs before it: it is fresh again
+    /// and says nothing of them.
+    lapses: AtomicU64,
+    /// When the latest of these renewals was sent; 0 when there was none.
+    late_ms: AtomicU64,
     env: Arc<dyn Env>,
     lease: Duration,
 }
 
 impl Pulse {
+    /// Of an owner that joined; `sent` is when it asked to.
     pub(crate) fn new(
         owner: Owner,
         notes: Option<PathBuf>,
         env: Arc<dyn Env>,
         lease: Duration,
+        sent: Duration,
     ) -> Self {
         let groups = Arc::new(Groups::new(notes, owner.id));
-        let sent_ms = AtomicU64::new(millis(env.monotonic()));
+        let sent_ms = AtomicU64::new(millis(sent));
         Self {
             owner,
             groups,
             sent_ms,
+            lapses: AtomicU64::new(0),
+            late_ms: AtomicU64::new(0),
             env,
             lease,
         }
@@ -51,16 +60,36 @@ impl Pulse {
     pub(crate) async fn beat(&self, store: &dyn RunStore) -> Result<(), logreel_store::Error> {
         let sent = millis(self.env.monotonic());
         store.beat(self.owner.id).await?;
-        self.sent_ms.store(sent, Ordering::Relaxed);
+        // Until it was confirmed: nobody here knows when it was written down.
+        if !self.is_fresh() {
+            // Before it counts as fresh again, so that whoever sees that sees this too.
+            self.lapses.fetch_add(1, Ordering::SeqCst);
+            self.late_ms.fetch_max(sent, Ordering::SeqCst);
+        }
+        self.sent_ms.fetch_max(sent, Ordering::SeqCst);
         Ok(())
     }
 
     /// Whether the lease surely still holds: a worker that was frozen must look before it acts. A
     /// freeze between this check and the effect remains; the docs name it.
     pub(crate) fn is_fresh(&self) -> bool {
-        let sent = self.sent_ms.load(Ordering::Relaxed);
+        let sent = self.sent_ms.load(Ordering::SeqCst);
         let margin = self.lease / 5;
         millis(self.env.monotonic()).saturating_sub(sent) < millis(self.lease - margin)
+    }
+
+    /// How often others may have taken runs of this owner although its pulse is fresh by now: after each, a run
+    /// must be looked at before it is acted for.
+    pub(crate) fn lapses(&self) -> u64 {
+        self.lapses.load(Ordering::SeqCst)
+    }
+
+    /// Whether the silence of others says anything: when this process could not be heard itself, they may not
+    /// have been either, and have two beats to be heard again.
+    pub(crate) fn may_judge(&self) -> bool {
+        let now = millis(self.env.monotonic());
+        let late = self.late_ms.load(Ordering::SeqCst);
+        self.is_fresh() && (late == 0 || now.saturating_sub(late) >= 2 * millis(self.period()))
     }
 
     pub(crate) fn lease(&self) -> Duration {
@@ -144,6 +173,46 @@ fn block_on<F: Future>(future: F) -> F::Output {
         match future.as_mut().poll(&mut context) {
             std::task::Poll::Ready(output) => return output,
             std::task::Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+#[cfg(all(test, feature = "testing"))]
+mod tests {
+    use logreel_store::MemoryStore;
+
+    use super::*;
+    use crate::testing::TestEnv;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_was_renewed_too_late_says_nothing_about_what_happened_before() {
+        let env: Arc<dyn Env> = Arc::new(TestEnv::default());
+        let store = MemoryStore::new(Arc::clone(&env));
+        let owner = Owner {
+            id: OwnerId(1),
+            host: "here".to_owned(),
+            host_name: "here".to_owned(),
+            pid: 1,
+        };
+        store.join(&owner).await.expect("it joins");
+        let pulse = Pulse::new(owner, None, Arc::clone(&env), LEASE, env.monotonic());
+        for _ in 0..8 {
+            env.sleep(pulse.period()).await;
+            pulse.beat(&store).await.expect("a beat");
+            assert!(pulse.is_fresh() && pulse.may_judge());
+        }
+        assert_eq!(pulse.lapses(), 0);
+        // Frozen, or cut off; then the thread of beats is the first to do something.
+        env.sleep(LEASE).await;
+        assert!(!pulse.is_fresh() && !pulse.may_judge());
+        pulse.beat(&store).await.expect("a beat");
+        assert!(pulse.is_fresh());
+        assert_eq!(pulse.lapses(), 1, "someone may have taken a run");
+        for heard in [false, true] {
+            assert!(!pulse.may_judge(), "others were silent for the same reason");
+            env.sleep(pulse.period()).await;
+            pulse.beat(&store).await.expect("a beat");
+            assert_eq!(pulse.may_judge(), heard);
         }
     }
 }

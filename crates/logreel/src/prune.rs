@@ -3,14 +3,13 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use logreel_core::codec::StoredBody;
 use logreel_core::event::Relation;
 use logreel_core::{RunId, Seq, Status, Timestamp};
-use logreel_store::{Entry, Filter};
+use logreel_store::{Deleted, Entry, Filter};
 
-use crate::Error;
 use crate::engine::{Engine, Inner};
 use crate::journal::PAGE;
+use crate::{Error, ErrorKind};
 
 /// Which runs to delete. All conditions must hold; with none, every ended run is meant.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -37,7 +36,28 @@ pub struct Pruned {
     pub bytes: u64,
     /// Runs that fit and stay, because others share their log or go on because of them.
     pub needed: Vec<RunId>,
+    /// Runs that fit and could not be deleted, and why.
+    pub failed: Vec<(RunId, String)>,
 }
+
+/// A run that fits: of very many not more is kept in memory.
+struct Candidate {
+    run: RunId,
+    /// Whose child it is.
+    parent: Option<RunId>,
+}
+
+/// What became of one.
+enum Outcome {
+    Deleted(Deleted),
+    /// Others need it.
+    Needed,
+    /// Someone else was faster.
+    Gone,
+}
+
+/// When so many in a row find the store away it is not asked for the rest.
+const AWAY: u32 = 3;
 
 impl Engine {
     /// Deletes the ended runs that fit, with the blobs that only they needed. Never one that has not ended,
@@ -54,49 +74,65 @@ impl Engine {
 
 impl Inner {
     async fn prune(&self, what: &Prune, dry: bool) -> Result<Pruned, Error> {
-        let before = self.store.stats().await?.blob_bytes;
         let candidates = self.prunable(what).await?;
         let mut pruned = Pruned::default();
         let mut gone: HashSet<RunId> = HashSet::new();
+        let mut away = 0;
         // Newest first: a fork goes before the run that it was made from, a child before its parent.
-        for entry in candidates {
-            let run = entry.row.run;
-            if self.is_needed(&entry, &gone).await? {
-                pruned.needed.push(run);
-                continue;
-            }
-            use logreel_store::Error as Store;
-            let (events, bytes) = match self.weight(&run).await {
-                // Someone else was faster.
-                Err(Error::Store(Store::NotFound(_))) => continue,
-                weight => weight?,
-            };
-            if !dry {
-                match self.store.delete(&run).await {
-                    Ok(()) => {}
-                    // Someone else was faster.
-                    Err(Store::NotFound(_)) => continue,
-                    Err(Store::StillNeeded { .. } | Store::ForkedFrom { .. }) => {
-                        pruned.needed.push(run);
-                        continue;
+        for candidate in candidates {
+            let run = candidate.run;
+            match self.prune_one(&candidate, &gone, dry).await {
+                Ok(Outcome::Deleted(deleted)) => {
+                    gone.insert(run);
+                    pruned.runs.push(run);
+                    pruned.events += deleted.events;
+                    pruned.bytes += deleted.bytes;
+                }
+                Ok(Outcome::Needed) => pruned.needed.push(run),
+                Ok(Outcome::Gone) => {}
+                // One that cannot be deleted keeps nobody older.
+                Err(error) => {
+                    away = match error.kind() {
+                        ErrorKind::Unavailable => away + 1,
+                        _ => 0,
+                    };
+                    if away == AWAY {
+                        return Err(error);
                     }
-                    Err(error) => return Err(error.into()),
+                    pruned.failed.push((run, error.to_string()));
+                    continue;
                 }
             }
-            gone.insert(run);
-            pruned.runs.push(run);
-            pruned.events += events;
-            pruned.bytes += bytes;
-        }
-        if !dry {
-            let after = self.store.stats().await?.blob_bytes;
-            pruned.bytes += before.saturating_sub(after);
+            away = 0;
         }
         Ok(pruned)
     }
 
+    async fn prune_one(
+        &self,
+        candidate: &Candidate,
+        gone: &HashSet<RunId>,
+        dry: bool,
+    ) -> Result<Outcome, Error> {
+        use logreel_store::Error as Store;
+        if self.is_needed(candidate, gone).await? {
+            return Ok(Outcome::Needed);
+        }
+        let run = &candidate.run;
+        let deleted = match dry {
+            true => self.weight(run).await,
+            false => self.store.delete(run).await,
+        };
+        match deleted {
+            Ok(deleted) => Ok(Outcome::Deleted(deleted)),
+            Err(Store::NotFound(_)) => Ok(Outcome::Gone),
+            Err(Store::StillNeeded { .. } | Store::ForkedFrom { .. }) => Ok(Outcome::Needed),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// The ended runs that fit, newest first.
-    async fn prunable(&self, what: &Prune) -> Result<Vec<Entry>, Error> {
+    async fn prunable(&self, what: &Prune) -> Result<Vec<Candidate>, Error> {
         let ended = [Status::Completed, Status::Failed, Status::Cancelled];
         let fits = |status: &Status| what.status.is_empty() || what.status.contains(status);
         let filter = Filter {
@@ -122,7 +158,12 @@ impl Inner {
             for entry in page.items {
                 seen += 1;
                 if seen > what.keep_last.unwrap_or(0) && is_old(&entry) {
-                    found.push(entry);
+                    let parent = entry.row.facts.parent.as_ref();
+                    let parent = parent.filter(|it| it.relation == Relation::Child);
+                    found.push(Candidate {
+                        run: entry.row.run,
+                        parent: parent.map(|it| it.run),
+                    });
                 }
             }
             cursor = page.next;
@@ -133,17 +174,16 @@ impl Inner {
     }
 
     /// Whether another run that stays shares its log, or goes on by what became of it.
-    async fn is_needed(&self, entry: &Entry, gone: &HashSet<RunId>) -> Result<bool, Error> {
-        let parent = entry.row.facts.parent.as_ref();
-        if let Some(parent) = parent.filter(|it| it.relation == Relation::Child) {
-            match self.store.entry(&parent.run).await {
+    async fn is_needed(&self, candidate: &Candidate, gone: &HashSet<RunId>) -> Result<bool, Error> {
+        if let Some(parent) = &candidate.parent {
+            match self.store.entry(parent).await {
                 Ok(parent) if !parent.row.status().is_terminal() => return Ok(true),
                 Ok(_) | Err(logreel_store::Error::NotFound(_)) => {}
                 Err(error) => return Err(error.into()),
             }
         }
         let filter = Filter {
-            parent: Some(entry.row.run),
+            parent: Some(candidate.run),
             ..Filter::default()
         };
         let mut cursor = None;
@@ -169,20 +209,18 @@ impl Inner {
     }
 
     /// How many events of its own the run has, and how many bytes their bodies.
-    async fn weight(&self, run: &RunId) -> Result<(u64, u64), Error> {
-        let (mut events, mut bytes) = (0, 0);
+    async fn weight(&self, run: &RunId) -> Result<Deleted, logreel_store::Error> {
+        let mut weight = Deleted::default();
         let mut next = Seq::FIRST;
         loop {
             let page = self.store.read(run, next, PAGE).await?;
-            for record in page.items.iter().filter(|record| record.origin.is_none()) {
-                events += 1;
-                if let StoredBody::Text(text) = &record.body {
-                    bytes += text.len() as u64;
-                }
-            }
+            let own = page.items.iter().filter(|record| record.origin.is_none());
+            let of_page = Deleted::of(own);
+            weight.events += of_page.events;
+            weight.bytes += of_page.bytes;
             next = page.next;
             if !page.has_more {
-                return Ok((events, bytes));
+                return Ok(weight);
             }
         }
     }

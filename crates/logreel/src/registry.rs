@@ -4,6 +4,7 @@
 //! that was told to drive them can, when it has what they ask for.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use logreel_core::event::RunKind;
@@ -220,10 +221,28 @@ impl Inner {
         };
         let name = || facts.agent.to_string();
         let program = program.ok_or_else(|| Error::UnknownTask { name: name() })?;
-        match self.lacks(&program) {
+        let lacks = self.lacks(&program);
+        match lacks.or_else(|| self.lacks_folder(entry, &program)) {
             None => Ok(program),
             Some(what) => Err(Error::Lacks { name: name(), what }),
         }
+    }
+
+    /// The folder that its commands run in, when that is not here: whoever has it drives the run.
+    fn lacks_folder(&self, entry: &Entry, program: &Program) -> Option<String> {
+        let workflow = program.workflow.as_ref()?;
+        if self.stage.is_some() || !workflow.needs_folder() {
+            return None;
+        }
+        let recorded = || entry.row.facts.dir.as_ref().map(PathBuf::from);
+        let dir = self.dir.clone().or_else(recorded)?;
+        let missing = || {
+            let dir = dir.display();
+            format!(
+                "the working folder {dir} does not exist here; `--dir` (`Builder::dir`) names another"
+            )
+        };
+        (!dir.is_dir()).then(missing)
     }
 
     /// The command of a workflow's step, or what ends a run that lost its recorder.

@@ -22,12 +22,9 @@ impl SessionHandle {
         Self { engine, session }
     }
 
-    /// What is known of it; `None` when no run was ever started in it.
+    /// What is known of it; `None` when no run was ever started in it and it was not closed.
     pub async fn info(&self) -> Result<Option<SessionInfo>, Error> {
-        let sessions = self.engine.store.sessions().await?;
-        Ok(sessions
-            .into_iter()
-            .find(|info| info.session == self.session))
+        Ok(self.engine.store.session(&self.session).await?)
     }
 
     /// The run that is active in it.

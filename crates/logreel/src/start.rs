@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use logreel_core::event::{Git, Provenance, Relation, RunStarted};
+use logreel_core::event::{Git, Provenance, Relation, RunKind, RunStarted};
 use logreel_core::{Digest, Json, Payload, RunId, Seq, Session, Status};
 use logreel_store::{CreateError, Created, Entry, Filter, NewRun, OwnerId};
 use serde::de::DeserializeOwned;
@@ -297,9 +297,12 @@ impl Inner {
     ) -> RunHandle<O> {
         let run = created.entry().row.run;
         let def = Arc::clone(def);
+        // The command of a worker's run takes a place of it. Once it has given its lease back it waits in line
+        // like any other.
+        let takes_place = self.is_worker() && def.kind == RunKind::Record;
         match created {
             Created::New(entry) if entry.driver.is_some() => {
-                self.spawn_driver(run, def, Begin::Created(Lease::of(&entry)), true);
+                self.spawn_driver(run, def, Begin::Created(Lease::of(&entry)), !takes_place);
             }
             // Nobody drives it, so whoever appended it tells of it.
             Created::New(entry) => {
@@ -312,10 +315,15 @@ impl Inner {
             Created::Attached(entry) => {
                 // Also when the lease is ours already because the answer to its creation was lost:
                 // the keeper gives it back and claims it anew.
-                if owner.is_some() && !entry.row.status().is_terminal() {
+                let is_ours = entry.driver.as_ref().map(|driver| driver.owner.id) == owner;
+                let keeps = owner.is_some() && (is_ours || !takes_place);
+                if keeps && !entry.row.status().is_terminal() {
                     self.spawn_driver(run, def, Begin::Keep, true);
                 }
             }
+        }
+        if takes_place {
+            self.commands().push(run);
         }
         RunHandle::new(Arc::clone(self), run)
     }

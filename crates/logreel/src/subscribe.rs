@@ -10,6 +10,7 @@ use logreel_core::{Event, Record, RunId, Seq};
 use logreel_store::{Doorbell, RunStore};
 
 use crate::Error;
+use crate::error::ErrorKind;
 
 const PAGE: usize = 256;
 
@@ -37,6 +38,9 @@ impl RecordStream {
     }
 
     /// The next event; `None` after the run's first terminal event. Late facts are read by paging.
+    ///
+    /// An error of the kind [`ErrorKind::Unavailable`] is no end: asked again, perhaps after a while, it reads on from
+    /// where it was. After any other error there is nothing more.
     pub async fn next(&mut self) -> Option<Result<Record, Error>> {
         loop {
             if let Some(record) = self.page.pop_front() {
@@ -57,10 +61,7 @@ impl RecordStream {
             }
             let page = match self.store.read(&self.run, self.next, PAGE).await {
                 Ok(page) => page,
-                Err(error) => {
-                    self.ended = true;
-                    return Some(Err(error.into()));
-                }
+                Err(error) => return Some(Err(self.failed(error.into()))),
             };
             if page.items.is_empty() {
                 match self.is_past_the_end().await {
@@ -70,14 +71,17 @@ impl RecordStream {
                             self.ended |= !bell.rung().await;
                         }
                     }
-                    Err(error) => {
-                        self.ended = true;
-                        return Some(Err(error));
-                    }
+                    Err(error) => return Some(Err(self.failed(error))),
                 }
             }
             self.page = page.items.into();
         }
+    }
+
+    /// A store's bad moment does not end the watching.
+    fn failed(&mut self, error: Error) -> Error {
+        self.ended |= error.kind() != ErrorKind::Unavailable;
+        error
     }
 
     /// A reader that begins at or past the end finds nothing more.
@@ -101,7 +105,7 @@ impl EventStream {
         Self(records)
     }
 
-    /// The next event; `None` after the run's first terminal event.
+    /// The next event; `None` after the run's first terminal event. Errors are those of [`RecordStream::next`].
     pub async fn next(&mut self) -> Option<Result<Event, Error>> {
         let record = self.0.next().await?;
         Some(record.and_then(|record| {

@@ -33,6 +33,12 @@ impl Engine {
         let _at_work = Counted::new(&self.0.workers);
         self.0.work(labels, at_once.max(1)).await
     }
+
+    /// Takes nothing, until the engine is closed: what is started here meanwhile is queued, and driven by workers elsewhere.
+    pub async fn leave_to_workers(&self) {
+        let _at_work = Counted::new(&self.0.workers);
+        self.0.until_closing().await;
+    }
 }
 
 /// What became of a run that a worker went for.
@@ -70,6 +76,12 @@ impl Inner {
                         warn_once(&mut away, &error);
                     }
                     Err(error) => return Err(error),
+                }
+            }
+            // What a run begins as a run of its own takes a place too: the run itself gives its own back meanwhile.
+            for command in std::mem::take(&mut *self.commands()) {
+                if !driving.contains(&command) {
+                    driving.push(command);
                 }
             }
             driving.retain(|run| self.is_driving(run));
@@ -143,7 +155,15 @@ impl Inner {
                         tracing::info!(%run, %error, "a run is left alone");
                     }
                 }
-                Err(error) => tracing::warn!(%run, %error, "a run could not be taken"),
+                Err(error) if error.kind() == ErrorKind::Unavailable => {
+                    tracing::warn!(%run, %error, "a run could not be taken; trying again");
+                }
+                // A log that is damaged, or written by a newer build: looked at again like those that lack something.
+                Err(error) => {
+                    if lacking.insert(run) {
+                        tracing::warn!(%run, %error, "a run cannot be driven here and is left alone");
+                    }
+                }
             }
         }
         missed
@@ -164,6 +184,10 @@ impl Inner {
         }
         if entry.is_driven() {
             return Ok(Took::SomeoneElse);
+        }
+        // After an outage everyone was silent: they are given the time to be heard again.
+        if entry.driver.is_some() && !self.owner().await?.may_judge() {
+            return Ok(Took::Not);
         }
         let def = self.program_of(&entry).await?;
         if def.spec_digest != entry.row.facts.spec_digest {

@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use crate::ctx::{Counted, Ctx};
 use crate::error::TaskError;
 use crate::journal::NEW_WAIT;
+use crate::outage::Outage;
 use crate::owner::LOOK_EVERY;
 use crate::step::{self, GivenUp, Retry, Running, call, check_input, recorded};
 
@@ -326,6 +327,7 @@ pub(crate) async fn has_settled(
     timeout: Option<Duration>,
 ) -> Result<bool, TaskError> {
     let (journal, pulse) = (&ctx.0.journal, &ctx.0.pulse);
+    let mut outage = Outage::default();
     loop {
         let left = match journal.store.lapsed(&journal.run).await {
             Ok(lapsed) if lapsed.iter().all(|it| it.epoch != epoch) => return Ok(true),
@@ -341,7 +343,7 @@ pub(crate) async fn has_settled(
                 left
             }
             Err(error) => {
-                tracing::warn!(run = %journal.run, %error, "who drove before is not known");
+                outage.tell(&journal.run, &error.into(), "who drove before is not known");
                 LOOK_EVERY
             }
         };
@@ -423,7 +425,7 @@ where
     };
     let given_up = GivenUp::armed(running, attempt).reconciles(reconciles);
     ctx.0.record(started.into(), Vec::new()).await?;
-    crate::driver::check_lease(&ctx.0).await;
+    crate::driver::check_lease(&ctx.0).await?;
     let outcome = match &ctx.0.engine.stage {
         Some(stage) => running.guarded(Ok(stage.step(running.step))).await,
         None => running.guarded(call(running.step, || work(key))).await,

@@ -85,6 +85,43 @@ async fn a_run_is_taken_along_by_a_library_user() {
     }
 }
 
+#[tokio::test]
+async fn a_run_that_cannot_be_pruned_keeps_no_older_one() {
+    use logreel::store::faulty::{Fault, Faults, FaultyStore};
+    use logreel::store::{MemoryStore, SystemEnv};
+    let (faults, memory) = (Faults::new(), MemoryStore::new(Arc::new(SystemEnv)));
+    let store = FaultyStore::new(Arc::new(memory), faults.clone());
+    let engine = Engine::builder().store(Arc::new(store)).build().await;
+    let engine = engine.unwrap();
+    let task = engine.task("short", |_: Ctx, (): ()| async { Ok(()) });
+    let mut runs = Vec::new();
+    for _ in 0..4 {
+        let run = task.start(&()).await.unwrap();
+        run.wait().await.unwrap();
+        // Its driver may take a moment to let go.
+        while engine.store().entry(&run.id()).await.unwrap().is_driven() {
+            tokio::task::yield_now().await;
+        }
+        runs.insert(0, run.id());
+    }
+    let next = faults.writes() + 1;
+    for nth in next..next + 3 {
+        faults.fail(nth, Fault::Refused);
+    }
+    let away = engine.prune(&Prune::default()).await.unwrap_err();
+    assert_eq!(away.kind(), ErrorKind::Unavailable, "the store is away");
+    faults.fail_next(Fault::Refused);
+    let pruned = engine.prune(&Prune::default()).await.unwrap();
+    assert_eq!(pruned.runs, runs[1..]);
+    let [(failed, why)] = pruned.failed.as_slice() else {
+        panic!("one failed: {pruned:?}")
+    };
+    assert!(*failed == runs[0] && why.contains("injected"), "{why}");
+    let pruned = engine.prune(&Prune::default()).await.unwrap();
+    assert_eq!((pruned.runs, pruned.failed), (vec![runs[0]], Vec::new()));
+    engine.close().await.unwrap();
+}
+
 /// What a hand or a disk can do to bytes.
 #[derive(Debug, Clone)]
 enum Change {

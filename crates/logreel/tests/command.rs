@@ -8,7 +8,11 @@
 mod process;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
+use logreel::store::memory;
+use logreel::store::{ClaimOutcome, Owner, OwnerId, SystemEnv};
 use logreel::*;
 use process::{Child, again, role, say};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process_group};
@@ -67,7 +71,7 @@ fn notes(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-async fn drive(folder: &Path, lease: std::time::Duration) {
+async fn drive(folder: &Path, lease: Duration) {
     let engine = Engine::builder()
         .sqlite(folder.join("runs.db"))
         .lease(lease)
@@ -94,7 +98,7 @@ fn until_group(folder: &Path) -> Pid {
 /// Stops a worker, though not while it holds the store's write lock: nobody could take anything over.
 fn freeze(worker: Pid, folder: &Path) {
     let store = rusqlite::Connection::open(folder.join("runs.db")).unwrap();
-    store.busy_timeout(std::time::Duration::ZERO).unwrap();
+    store.busy_timeout(Duration::ZERO).unwrap();
     loop {
         kill_process(worker, Signal::STOP).unwrap();
         // A signal is on its way when it was sent; until each thread has it, one may take the lock.
@@ -119,7 +123,7 @@ fn is_stopped(process: Pid) -> bool {
     })
 }
 
-const LEASE: std::time::Duration = std::time::Duration::from_secs(10);
+const LEASE: Duration = Duration::from_secs(10);
 
 #[test]
 fn a_killed_workers_command_is_stopped_before_the_run_goes_on() {
@@ -155,7 +159,7 @@ fn a_killed_workers_command_is_stopped_before_the_run_goes_on() {
 #[test]
 fn a_frozen_workers_command_is_stopped_by_whoever_took_the_lease() {
     const NAME: &str = "a_frozen_workers_command_is_stopped_by_whoever_took_the_lease";
-    let lease = std::time::Duration::from_secs(1);
+    let lease = Duration::from_secs(1);
     if let Some((_, folder)) = role() {
         return runtime().block_on(drive(&folder, lease));
     }
@@ -183,4 +187,62 @@ fn a_frozen_workers_command_is_stopped_by_whoever_took_the_lease() {
         "{said:?}"
     );
     assert!(notes(folder).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_waits_a_lease_for_a_lost_host_once_and_not_again_after_each_wait() {
+    let lease = Duration::from_secs(2);
+    let options = memory::Options {
+        lease,
+        ..memory::Options::default()
+    };
+    let store = Arc::new(MemoryStore::with_options(Arc::new(SystemEnv), options));
+    let engine = Engine::builder().store(Arc::<MemoryStore>::clone(&store));
+    let engine = engine.lease(lease).build().await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path().to_owned();
+    let task: Task<(), ()> = engine.task("twice", move |ctx: Ctx, (): ()| {
+        let here = here.clone();
+        async move {
+            let command = || testing::command(&ctx, "echo 1", &here, false);
+            ctx.step("first").run(command).await?;
+            ctx.signal("go").await?;
+            ctx.step("second").run(command).await?;
+            Ok(())
+        }
+    });
+    // Someone of another host takes it, and is never heard of again.
+    let run = task.start(&()).queue().await.unwrap();
+    let lost = Owner {
+        id: OwnerId(77),
+        host: "elsewhere".to_owned(),
+        host_name: "elsewhere".to_owned(),
+        pid: 1,
+    };
+    store.join(&lost).await.unwrap();
+    let claimed = store.claim(&run.id(), lost.id).await.unwrap();
+    assert!(matches!(claimed, ClaimOutcome::Claimed(_)), "{claimed:?}");
+
+    let run = task.start(&()).id(run.id()).await.unwrap();
+    let parked = |entry: &Entry| entry.driver.is_none() && !entry.row.facts.waits.is_empty();
+    let mut bell = store.watch(&run.id());
+    while !parked(&run.entry().await.unwrap()) {
+        assert!(bell.rung().await);
+    }
+    engine.signal(&run.id(), "go", &()).await.unwrap();
+    assert_eq!(run.wait().await.unwrap(), Outcome::Completed(()));
+    let mut waited = Vec::new();
+    let mut taken = None;
+    let mut events = run.events(Seq::FIRST);
+    while let Some(event) = events.next().await {
+        let event = event.unwrap();
+        match event.body {
+            Body::RunResumed(_) => taken = Some(event.at),
+            Body::StepFinished(_) => waited.push(event.at.since(taken.unwrap())),
+            _ => {}
+        }
+    }
+    assert!(waited[0] >= lease, "it may still run there: {waited:?}");
+    assert!(waited[1] < lease, "one lease was enough: {waited:?}");
+    engine.close().await.unwrap();
 }

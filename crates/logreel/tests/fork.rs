@@ -636,7 +636,7 @@ async fn a_fork_says_of_which_children_nothing_is_known() {
             }
             match erased {
                 true => drop(engine.erase(&child, store::Heirs::default()).await.unwrap()),
-                false => engine.store().delete(&child).await.unwrap(),
+                false => drop(engine.store().delete(&child).await.unwrap()),
             }
             let outlook = engine.fork(&run, before("tell")).look().await.unwrap();
             assert!(outlook.again.is_empty(), "{outlook:?}");

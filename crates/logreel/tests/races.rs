@@ -8,7 +8,7 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{Virtual, count, on_both, until, until_entry};
@@ -347,4 +347,67 @@ async fn a_store_that_is_away_when_a_recorded_result_is_read_fails_no_run() {
     let ended = tokio::time::timeout(hours(1), run.wait());
     assert_eq!(ended.await.unwrap().unwrap(), Outcome::Completed(100_000));
     next.close().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_lost_its_lease_while_cut_off_makes_no_write_although_it_is_heard_again() {
+    let other = testing::TestEngine::new().await.unwrap();
+    let faults = Faults::new();
+    let faulty = FaultyStore::new(Arc::clone(other.store()), faults.clone());
+    let first = other.another_with(|builder| builder.store(Arc::new(faulty)));
+    let first = first.await.unwrap();
+    let ledger: Arc<Mutex<Vec<(&str, String)>>> = Arc::default();
+    let pay = |engine: &Engine, who: &'static str| -> Task<(), ()> {
+        let ledger = Arc::clone(&ledger);
+        engine.task("pay", move |ctx: Ctx, (): ()| {
+            let ledger = Arc::clone(&ledger);
+            async move {
+                let paid = |key: core::Digest| {
+                    let ledger = ledger.lock().unwrap();
+                    let found = ledger.iter().any(|(_, paid)| *paid == key.to_string());
+                    let found = if found {
+                        Reconciled::Done(())
+                    } else {
+                        Reconciled::NotDone
+                    };
+                    std::future::ready(Ok::<_, TaskError>(found))
+                };
+                let pay = |key: core::Digest| {
+                    ledger.lock().unwrap().push((who, key.to_string()));
+                    std::future::ready(Ok::<_, TaskError>(()))
+                };
+                let step = ctx.write_step("pay").timeout(Duration::from_secs(5));
+                step.reconcile(paid).run(pay).await
+            }
+        })
+    };
+    pay(&other, "other");
+    // Its announcement lands, and nobody hears of it: the network is gone, for it alone.
+    faults.after(2, {
+        let faults = faults.clone();
+        async move { faults.cut_off() }
+    });
+    // Sent again it is held up until the owner is heard again, which says nothing of the run.
+    faults.before(3, {
+        let env = Arc::clone(first.env());
+        async move { env.sleep(Duration::from_secs(5)).await }
+    });
+    let run = pay(&first, "first").start(&()).await.unwrap().id();
+    until(&other, run, "step.started").await;
+    let working = {
+        let other = (*other).clone();
+        tokio::spawn(async move { other.work(1).await })
+    };
+    // After one lease, the write's timeout and one lease more the other has made the write.
+    let ended = until_entry(&other, run, |entry| entry.row.status().is_terminal());
+    ended.await;
+    assert_eq!(ledger.lock().unwrap().len(), 1);
+    faults.reconnect();
+    first.env().sleep(Duration::from_secs(60)).await;
+    first.close().await.unwrap();
+    assert!(faults.writes() >= 3, "its announcement was sent again");
+    let ledger = ledger.lock().unwrap().clone();
+    assert!(matches!(&ledger[..], [("other", _)]), "{ledger:?}");
+    other.close().await.unwrap();
+    working.await.unwrap().unwrap();
 }

@@ -1,6 +1,7 @@
 //! A workflow that makes sense: its spec, and the graph of its steps.
 
 use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
 use std::sync::Arc;
 
 use logreel_core::event::Effect;
@@ -227,6 +228,14 @@ impl Workflow {
                 let found = scan::variables(value).unwrap_or_default();
                 names.extend(found.into_iter().map(|(_, name)| name.to_owned()));
             }
+        })
+    }
+
+    /// Whether a command of it, not of a child, runs in the run's folder or below it.
+    pub(crate) fn needs_folder(&self) -> bool {
+        let is_elsewhere = |dir: &String| Path::new(dir).is_absolute();
+        self.steps().iter().any(|step| {
+            matches!(step.does, Does::Run(_)) && !step.dir.as_ref().is_some_and(is_elsewhere)
         })
     }
 

@@ -197,13 +197,13 @@ impl Groups {
 /// Stops every group of this run that another owner listed: a dead one, or a frozen one that lost the
 /// lease. Returns when they are gone; where that cannot be seen, after one lease. Whether it waited for that.
 pub(crate) async fn stop_left_behind(
-    folder: &Path,
+    folders: &[PathBuf],
     own: OwnerId,
     run: &RunId,
     lease: Duration,
     env: &dyn Env,
 ) -> bool {
-    let is_unseen = !stop_reachable(folder, Some(own), run, env).await;
+    let is_unseen = !stop_reachable(folders, Some(own), run, env).await;
     if is_unseen {
         tracing::warn!(%run, ?lease, "a command may still run elsewhere; waiting");
         env.sleep(lease).await;
@@ -213,20 +213,22 @@ pub(crate) async fn stop_left_behind(
 
 /// [`stop_left_behind`] without the wait; whether none can be left.
 pub(crate) async fn stop_reachable(
-    folder: &Path,
+    folders: &[PathBuf],
     own: Option<OwnerId>,
     run: &RunId,
     env: &dyn Env,
 ) -> bool {
     let mut all = true;
-    for (owner, path) in files_of_others(folder, own) {
-        // Nobody knows what was listed there.
-        let Ok(groups) = read(&path) else {
-            all = false;
-            continue;
-        };
-        all &= stop_all(groups.iter().filter(|group| group.run == *run), env).await;
-        remove_if_over(folder, owner, &path, &groups);
+    for folder in folders {
+        for (owner, path) in files_of_others(folder, own) {
+            // Nobody knows what was listed there.
+            let Ok(groups) = read(&path) else {
+                all = false;
+                continue;
+            };
+            all &= stop_all(groups.iter().filter(|group| group.run == *run), env).await;
+            remove_if_over(folder, owner, &path, &groups);
+        }
     }
     all
 }
@@ -394,7 +396,8 @@ mod tests {
         }
 
         async fn take_over(&self) {
-            stop_left_behind(self.folder.path(), OWN, &self.run, LEASE, &SystemEnv).await;
+            let folders = [self.folder.path().to_owned()];
+            stop_left_behind(&folders, OWN, &self.run, LEASE, &SystemEnv).await;
         }
     }
 

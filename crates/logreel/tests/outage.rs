@@ -1,0 +1,255 @@
+//! A store that cannot be reached for a while, or whose answers are lost: no run notices. What was done is recorded
+//! once, what was about to begin begins once, and no event tells of it (SEMANTICS 3, 22).
+#![allow(
+    clippy::unwrap_used,
+    missing_docs,
+    reason = "a test's name is its documentation, and what it did not expect is a failure"
+)]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use common::{count, until};
+use logreel::store::faulty::{Fault, Faults, FaultyStore};
+use logreel::testing::TestEngine;
+use logreel::*;
+
+/// An engine in virtual time whose store fails when told to, and one that always reaches it.
+struct World {
+    engine: TestEngine,
+    outside: TestEngine,
+    faults: Faults,
+}
+
+impl World {
+    async fn new() -> Self {
+        let outside = TestEngine::new().await.unwrap();
+        let faults = Faults::new();
+        let engine = cut_off_with(&outside, &faults).await;
+        Self {
+            engine,
+            outside,
+            faults,
+        }
+    }
+
+    /// Waits for the end; what the log holds then. One driver did it all.
+    async fn completed_by_one_driver(&self, run: RunId) -> Vec<Event> {
+        let run = self.outside.run(run);
+        let ended = tokio::time::timeout(hours(1), run.wait()).await;
+        let ended = ended.unwrap().unwrap();
+        assert!(matches!(ended, Outcome::Completed(_)), "{ended:?}");
+        let mut events = Vec::new();
+        let mut stream = run.events(Seq::FIRST);
+        while let Some(event) = stream.next().await {
+            events.push(event.unwrap());
+        }
+        assert_eq!(count(&events, "run.resumed"), 0, "one driver did it all");
+        events
+    }
+}
+
+/// Another process, which these faults meet.
+async fn cut_off_with(outside: &TestEngine, faults: &Faults) -> TestEngine {
+    let faulty = FaultyStore::new(Arc::clone(outside.store()), faults.clone());
+    let engine = outside.another_with(|builder| builder.store(Arc::new(faulty)));
+    engine.await.unwrap()
+}
+
+/// Counts the calls of a step's work.
+#[derive(Clone, Default)]
+struct Calls(Arc<AtomicU32>);
+
+impl Calls {
+    fn called(&self) -> u32 {
+        self.0.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    fn count(&self) -> u32 {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_that_fails_after_a_conflict_drops_no_result() {
+    let world = World::new().await;
+    let calls = Calls::default();
+    let (faults, counted) = (world.faults.clone(), calls.clone());
+    let outside: Engine = (*world.outside).clone();
+    let task: Task<(), u32> = world.engine.task("conflicts", move |ctx: Ctx, (): ()| {
+        let (faults, outside, counted) = (faults.clone(), outside.clone(), counted.clone());
+        async move {
+            let run = ctx.run_id();
+            let work = || async {
+                counted.called();
+                // Right before the result is appended someone else appends, and then nothing can be read.
+                let outside = outside.clone();
+                let signal = async move { outside.signal(&run, "x", &()).await };
+                let signal = async move { drop(signal.await.unwrap()) };
+                faults.before(faults.writes() + 1, signal);
+                faults.away_after_next(20);
+                Ok::<_, TaskError>(7)
+            };
+            ctx.step("work").run(work).await
+        }
+    });
+    let run = task.start(&()).await.unwrap().id();
+    let events = world.completed_by_one_driver(run).await;
+    assert_eq!(calls.count(), 1);
+    assert_eq!(count(&events, "signal.received"), 1, "it conflicted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_that_begins_while_the_store_is_away_past_the_lease_waits_and_disturbs_nobody() {
+    let world = World::new().await;
+    let calls = [Calls::default(), Calls::default()];
+    let (env, counted) = (Arc::clone(world.engine.env()), calls.clone());
+    let task: Task<(), u32> = world.engine.task("two", move |ctx: Ctx, (): ()| {
+        let (env, [first, second]) = (Arc::clone(&env), counted.clone());
+        async move {
+            let long = ctx.step("long").run(|| async {
+                first.called();
+                env.sleep(seconds(60)).await;
+                Ok::<_, TaskError>(1)
+            });
+            // Begins when nobody knows any more whether the lease holds.
+            let later = async {
+                env.sleep(seconds(15)).await;
+                let work = || async { Ok::<_, TaskError>(second.called()) };
+                ctx.step("later").run(work).await
+            };
+            let (long, later) = tokio::join!(long, later);
+            Ok(long? + later?)
+        }
+    });
+    let run = task.start(&()).await.unwrap().id();
+    until(&world.outside, run, "step.started").await;
+    world.faults.cut_off();
+    world.engine.env().sleep(seconds(40)).await;
+    assert_eq!(calls.each_ref().map(Calls::count), [1, 0], "nothing begins");
+    world.faults.reconnect();
+    world.completed_by_one_driver(run).await;
+    assert_eq!(calls.each_ref().map(Calls::count), [1, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_away_while_a_child_is_created_fails_no_parent() {
+    for fault in [Fault::Refused, Fault::Lost, Fault::Landed] {
+        let world = World::new().await;
+        let calls = Calls::default();
+        let counted = calls.clone();
+        let child: Task<(), u32> = world.engine.task("child", move |ctx: Ctx, (): ()| {
+            let counted = counted.clone();
+            async move {
+                let work = || async { Ok::<_, TaskError>(counted.called()) };
+                ctx.step("work").run(work).await
+            }
+        });
+        let (faults, of) = (world.faults.clone(), child.clone());
+        let parent: Task<(), u32> = world.engine.task("parent", move |ctx: Ctx, (): ()| {
+            let (faults, child) = (faults.clone(), of.clone());
+            async move {
+                // The next write announces the child, the one after creates it; its outcome is not heard for long.
+                let arm = faults.writes() + 2;
+                faults.fail(arm, fault);
+                faults.away_after(arm, 30);
+                ctx.child("child", &child, &()).await
+            }
+        });
+        let run = parent.start(&()).await.unwrap().id();
+        // A parent that waits gives its lease back: that it was driven again says nothing.
+        let run = world.outside.run(run).typed::<u32>();
+        let ended = tokio::time::timeout(hours(1), run.wait()).await;
+        assert_eq!(ended.unwrap().unwrap(), Outcome::Completed(1), "{fault:?}");
+        assert_eq!(calls.count(), 1, "{fault:?}");
+        let children = world.outside.runs().newest(10).await.unwrap();
+        assert_eq!(children.len(), 2, "{fault:?}: one child");
+    }
+}
+
+/// A step that takes a minute, and says how often it was begun.
+fn minute(engine: &TestEngine, calls: &Calls) -> Task<(), u32> {
+    let (env, calls) = (Arc::clone(engine.env()), calls.clone());
+    engine.task("minute", move |ctx: Ctx, (): ()| {
+        let (env, calls) = (Arc::clone(&env), calls.clone());
+        async move {
+            let work = || async {
+                let called = calls.called();
+                env.sleep(minutes(1)).await;
+                Ok::<_, TaskError>(called)
+            };
+            ctx.step("minute").run(work).await
+        }
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_an_outage_no_worker_takes_over_from_those_that_could_not_be_heard() {
+    let world = World::new().await;
+    let calls = Calls::default();
+    let run = minute(&world.engine, &calls).start(&()).await.unwrap();
+    // Another worker, which the outage meets as well, and which looks before the first is heard again.
+    let other = cut_off_with(&world.outside, &world.faults).await;
+    minute(&other, &calls);
+    let (working, worker) = ((*other).clone(), (*other).clone());
+    let working = tokio::spawn(async move { working.work(1).await });
+    until(&world.outside, run.id(), "step.started").await;
+    world.faults.cut_off();
+    world.engine.env().sleep(seconds(30)).await;
+    world.faults.reconnect();
+    world.completed_by_one_driver(run.id()).await;
+    assert_eq!(calls.count(), 1);
+    worker.close().await.unwrap();
+    working.await.unwrap().unwrap();
+}
+
+/// Says when it is dropped.
+struct Told(Arc<tokio::sync::Notify>);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_is_cut_off_alone_works_on_and_stops_when_it_sees_that_it_lost_the_run() {
+    let world = World::new().await;
+    let stopped = Arc::new(tokio::sync::Notify::new());
+    let register = |engine: &Engine| -> Task<(), u64> {
+        let stopped = Arc::clone(&stopped);
+        engine.task("long", move |ctx: Ctx, (): ()| {
+            let stopped = Arc::clone(&stopped);
+            async move {
+                let work = || async {
+                    if ctx.attempt() == 1 {
+                        let _told = Told(Arc::clone(&stopped));
+                        std::future::pending::<()>().await;
+                    }
+                    Ok::<_, TaskError>(ctx.attempt())
+                };
+                ctx.step("long").run(work).await
+            }
+        })
+    };
+    let run = register(&world.engine).start(&()).await.unwrap().id();
+    until(&world.outside, run, "step.started").await;
+    world.faults.cut_off();
+    let taken = register(&world.outside).start(&()).id(run).await.unwrap();
+    assert_eq!(taken.wait().await.unwrap(), Outcome::Completed(2));
+    let head = taken.entry().await.unwrap().row.head;
+    // Nobody can tell it.
+    let is_stopped = tokio::time::timeout(hours(1), stopped.notified()).await;
+    assert!(is_stopped.is_err(), "it cannot know");
+    world.faults.reconnect();
+    let is_stopped = tokio::time::timeout(seconds(2), stopped.notified()).await;
+    is_stopped.expect("it stops");
+    world.engine.env().sleep(minutes(1)).await;
+    assert_eq!(
+        taken.entry().await.unwrap().row.head,
+        head,
+        "it appends nothing"
+    );
+}
