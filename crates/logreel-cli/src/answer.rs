@@ -121,7 +121,7 @@ pub async fn after(
 
 /// A word about a run that nobody will drive on by himself.
 async fn who_goes_on(acting: &Acting, entry: &Entry, run: RunId) -> anyhow::Result<Option<String>> {
-    let there = detach::is_worker_there(&acting.kept).await?;
+    let there = detach::is_worker_there(acting, entry).await?;
     let idle = !entry.is_driven() && !entry.row.status().is_terminal();
     let short = run.short();
     Ok((idle && !there).then(|| {

@@ -1,8 +1,8 @@
 //! Runs in the background: a worker takes them, and when none is there a process of our own does.
 //!
-//! Whether a worker is there is asked of the operating system: a worker holds a shared lock on a file
-//! beside the store for as long as it lives. Of a database it is asked of its table of owners. Who asks takes no lock, so that two who ask at once do not
-//! take each other for a worker.
+//! Whether a worker is there that takes any run is asked of the operating system: such a worker holds a shared lock on a file
+//! beside the store for as long as it lives. Who asks takes no lock, so that two who ask at once do not
+//! take each other for a worker. Those on other machines, and those that take only runs with some labels, are asked of the store.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -11,14 +11,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::Context as _;
-use logreel::store::{Duty, OwnerInfo};
-use logreel::{Error, ErrorKind, RunId, RunStore as _, Seq};
+use logreel::store::OwnerInfo;
+use logreel::{Entry, Error, ErrorKind, RunId, Seq};
 use rustix::fs::FlockOperation;
 use rustix::process::{Flock, FlockType};
 
 use crate::drive::{self, Followed};
 use crate::error::Failure;
 use crate::output::Output;
+use crate::patience::Patience;
 use crate::signals::Signals;
 use crate::store::{Acting, Kept, Missing, Place};
 
@@ -55,8 +56,9 @@ impl WorkerLock {
 }
 
 /// Sees to it that someone drives the run, which is queued.
-pub async fn leave(acting: &Acting, run: RunId, out: &Output) -> anyhow::Result<()> {
-    if is_worker_there(&acting.kept).await? {
+pub async fn leave(acting: &Acting, entry: &Entry, out: &Output) -> anyhow::Result<()> {
+    let run = entry.row.run;
+    if is_worker_there(acting, entry).await? {
         out.note(format!("{} is left to the worker", run.short()));
         return Ok(());
     }
@@ -79,11 +81,17 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     // Whoever started us reads until here, and knows by a byte that we got here.
     rustix::io::write(rustix::stdio::stdout(), b"\n")?;
     rustix::stdio::dup2_stdout(File::open("/dev/null")?)?;
-    match acting.engine.resume(&args.run).await {
-        // Someone else took it meanwhile.
-        Err(Error::Driven { .. }) => return Ok(0),
-        resumed => resumed?,
+    // Whoever started us counts on us: a store that is away now is no reason to leave.
+    let resume = || async {
+        match acting.engine.resume(&args.run).await {
+            // Someone else took it meanwhile.
+            Err(Error::Driven { .. }) => Ok(false),
+            resumed => Ok(resumed.map(|_| true)?),
+        }
     };
+    if !Patience::default().ask(resume).await? {
+        return Ok(0);
+    }
     let followed = Followed::ours(args.run, Seq::FIRST);
     drive::to_the_end(acting, followed, signals, out).await
 }
@@ -142,24 +150,25 @@ fn said_file(store: &Path) -> anyhow::Result<(PathBuf, File)> {
     Ok((path, file))
 }
 
-/// Whether a worker lives that drives runs of this store. One of a database may be on any machine: there the
-/// store is asked.
-pub async fn is_worker_there(kept: &Kept) -> anyhow::Result<bool> {
-    let path = match kept {
+/// Whether a worker lives that takes this run.
+pub async fn is_worker_there(acting: &Acting, entry: &Entry) -> anyhow::Result<bool> {
+    match &acting.kept {
         Kept::Memory => return Ok(false),
-        Kept::Database(store, _) => {
-            let owners = store.owners().await?;
-            let takes_it = |info: &OwnerInfo| {
-                let duty = info.duty.as_ref();
-                info.alive && duty.is_some_and(Duty::takes_any_run)
-            };
-            return Ok(owners.iter().any(takes_it));
+        Kept::File(store) => {
+            let file = lock_file(store.path())?;
+            let exclusive = Flock::from(FlockType::WriteLock);
+            if rustix::process::fcntl_getlk(&file, &exclusive)?.is_some() {
+                return Ok(true);
+            }
         }
-        Kept::File(store) => store.path(),
+        Kept::Database(..) => {}
+    }
+    let owners = acting.store.owners().await?;
+    let takes_it = |info: &OwnerInfo| {
+        let duty = info.duty.as_ref();
+        info.alive && duty.is_some_and(|duty| duty.takes(&entry.row.facts.labels))
     };
-    let file = lock_file(path)?;
-    let exclusive = Flock::from(FlockType::WriteLock);
-    Ok(rustix::process::fcntl_getlk(&file, &exclusive)?.is_some())
+    Ok(owners.iter().any(takes_it))
 }
 
 fn lock_file(store: &Path) -> anyhow::Result<File> {

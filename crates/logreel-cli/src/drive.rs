@@ -16,8 +16,9 @@ use crate::ask::{self, Asked};
 use crate::live::terminal;
 use crate::outcome::{self, Line};
 use crate::output::Output;
+use crate::patience::{self, Patience};
 use crate::settle::{self, WAITS};
-use crate::signals::{INTERRUPTED, Signals, Stop};
+use crate::signals::{Signals, Stop};
 use crate::spec::Spec;
 use crate::store::Acting;
 use crate::text;
@@ -79,7 +80,11 @@ pub async fn to_the_end(
     terminal::clear();
     // The output must not wait for the leases.
     let flushed = out.flush();
-    acting.engine.close().await?;
+    tokio::select! {
+        closed = patience::close(&acting.engine) => closed?,
+        // A store that is away makes it long; whoever says so again leaves at once.
+        _ = signals.next() => {}
+    }
     flushed?;
     followed
 }
@@ -91,9 +96,22 @@ async fn follow(
     out: &mut Output,
 ) -> anyhow::Result<u8> {
     let run = followed.run;
-    let key = acting.store.key(&run).await?;
-    let entry = acting.store.entry(&run).await?;
-    if let Some(limit) = text::in_line(&entry, SystemEnv.now()) {
+    let first_look = || async {
+        let key = acting.store.key(&run).await?;
+        Ok((key, acting.store.entry(&run).await?))
+    };
+    let mut patience = Patience::default();
+    let (key, entry) = loop {
+        tokio::select! {
+            looked = patience.ask(first_look) => break looked?,
+            stop = signals.next() => {
+                if let Some(code) = stopped(acting, followed, stop, signals, out).await? {
+                    return Ok(code);
+                }
+            }
+        }
+    };
+    if let Some(limit) = text::in_line(&entry, acting.engine.env().now()) {
         out.note(format!("{} waits: {limit}", run.short()));
     }
     let mut view = View::new(run, key, followed.from, out);
@@ -188,19 +206,13 @@ async fn tell(
 
 /// Waits until the run has settled, and has it driven whenever it could go on.
 async fn until_settled(acting: &Acting, followed: &Followed) -> anyhow::Result<(Entry, u8)> {
-    let run = followed.run;
-    let mut doorbell = acting.store.watch(&run);
+    let mut doorbell = acting.store.watch(&followed.run);
+    let mut patience = Patience::default();
     loop {
-        let entry = acting.store.entry(&run).await?;
-        if let Some(code) = settle::code(&*acting.store, &entry).await? {
-            return Ok((entry, code));
-        }
-        if !entry.is_driven() {
-            go_on(acting, &run, followed.accepted.as_ref()).await?;
-        }
-        let driver = entry.driver.as_ref();
-        if !followed.ours.get() && driver.is_some_and(whose::is_this_process) {
-            followed.ours.set(true);
+        // A store that is away says nothing of the run, whose driver waits too.
+        let looked = patience.bear(look(acting, followed).await)?;
+        if let Some(settled) = looked.flatten() {
+            return Ok(settled);
         }
         tokio::select! {
             _ = doorbell.rung() => {}
@@ -209,10 +221,27 @@ async fn until_settled(acting: &Acting, followed: &Followed) -> anyhow::Result<(
     }
 }
 
+/// The run and its exit code, if it has settled; otherwise it is seen to that someone drives it.
+async fn look(acting: &Acting, followed: &Followed) -> anyhow::Result<Option<(Entry, u8)>> {
+    let run = followed.run;
+    let entry = acting.store.entry(&run).await?;
+    if let Some(code) = settle::code(&*acting.store, &entry).await? {
+        return Ok(Some((entry, code)));
+    }
+    if !entry.is_driven() {
+        go_on(acting, &run, followed.accepted.as_ref()).await?;
+    }
+    let driver = entry.driver.as_ref();
+    if !followed.ours.get() && driver.is_some_and(whose::is_this_process) {
+        followed.ours.set(true);
+    }
+    Ok(None)
+}
+
 /// Takes the run and its children that nobody drives and that are ready. A run that waits for a time
 /// or a child is taken when that has come. The run itself goes on under what was accepted.
 pub async fn go_on(acting: &Acting, run: &RunId, accepted: Option<&Spec>) -> anyhow::Result<()> {
-    let now = SystemEnv.now();
+    let now = acting.engine.env().now();
     for entry in settle::tree(&*acting.store, run).await? {
         let stopped = entry.row.facts.waits.iter();
         let stopped = stopped
@@ -236,8 +265,8 @@ pub async fn go_on(acting: &Acting, run: &RunId, accepted: Option<&Spec>) -> any
     Ok(())
 }
 
-/// What a signal leads to; `None` when the run has ended meanwhile, which will be told. Who only
-/// watches stops watching: the work of others is not paused.
+/// What a signal leads to; `None` when the run has ended meanwhile, which will be told. A pause waits for a store that is
+/// away; whoever must go does not.
 async fn stopped(
     acting: &Acting,
     followed: &Followed,
@@ -246,6 +275,36 @@ async fn stopped(
     out: &mut Output,
 ) -> anyhow::Result<Option<u8>> {
     terminal::clear();
+    let short = followed.run.short();
+    let mut patience = Patience::default();
+    loop {
+        let obeyed = tokio::select! {
+            obeyed = obey(acting, followed, stop, out) => obeyed,
+            _ = signals.next() => leave_at_once(stop),
+        };
+        if let Some(code) = patience.bear(obeyed)? {
+            return Ok(code);
+        }
+        if stop == Stop::Terminate {
+            out.note(format!(
+                "{short} is let go; a worker or `logreel resume {short}` goes on once the store is back"
+            ));
+            return Ok(Some(stop.code()));
+        }
+        tokio::select! {
+            () = patience::pause() => {}
+            _ = signals.next() => leave_at_once(stop),
+        }
+    }
+}
+
+/// Does what a signal asks for. Who only watches stops watching: the work of others is not paused.
+async fn obey(
+    acting: &Acting,
+    followed: &Followed,
+    stop: Stop,
+    out: &mut Output,
+) -> anyhow::Result<Option<u8>> {
     let run = followed.run;
     let short = run.short();
     let entry = acting.store.entry(&run).await?;
@@ -267,11 +326,8 @@ async fn stopped(
         ));
     } else {
         out.note("pausing; Ctrl-C again leaves at once");
-        tokio::select! {
-            paused = pause(acting, &run) => if !paused? {
-                return Ok(None);
-            },
-            _ = signals.next() => leave_at_once(),
+        if !pause(acting, &run).await? {
+            return Ok(None);
         }
         out.note(format!(
             "{short} is paused: `logreel resume {short}` goes on, `logreel cancel {short}` ends it"
@@ -287,17 +343,22 @@ async fn stopped(
     Ok(Some(stop.code()))
 }
 
-/// Pauses the run and waits until nobody drives it or a child of it. False when it has ended.
+/// Pauses the run and waits until nobody drives it or a child of it, for as long as the store is away too. False when it
+/// has ended.
 pub async fn pause(acting: &Acting, run: &RunId) -> anyhow::Result<bool> {
-    match acting.engine.pause(run, "Ctrl-C").await {
-        Ok(_) => {}
-        Err(error) if error.kind() == ErrorKind::Terminal => return Ok(false),
-        Err(error) => return Err(error.into()),
+    let mut patience = Patience::default();
+    let paused = patience.ask(|| async { Ok(acting.engine.pause(run, "Ctrl-C").await?) });
+    if let Err(error) = paused.await {
+        let error = error.downcast::<Error>()?;
+        if error.kind() == ErrorKind::Terminal {
+            return Ok(false);
+        }
+        return Err(error.into());
     }
     let mut doorbell = acting.store.watch(run);
     loop {
-        let tree = settle::tree(&*acting.store, run).await?;
-        if !tree.iter().any(Entry::is_driven) {
+        let tree = patience.ask(|| async { Ok(settle::tree(&*acting.store, run).await?) });
+        if !tree.await?.iter().any(Entry::is_driven) {
             return Ok(true);
         }
         // A lease that is given back does not always ring.
@@ -309,9 +370,9 @@ pub async fn pause(acting: &Acting, run: &RunId) -> anyhow::Result<bool> {
 }
 
 /// Without giving anything back: whoever drives next finds the run as after a crash.
-pub fn leave_at_once() -> ! {
+pub fn leave_at_once(stop: Stop) -> ! {
     terminal::clear();
-    std::process::exit(INTERRUPTED.into())
+    std::process::exit(stop.code().into())
 }
 
 /// An event on its way to the view.
@@ -373,14 +434,13 @@ impl Feed {
 }
 
 async fn pump(engine: Engine, run: RunId, sender: mpsc::Sender<Result<Fed, Error>>) {
-    // A child is announced before it exists.
-    while engine
-        .run(run)
-        .entry()
-        .await
-        .is_err_and(|error| error.kind() == ErrorKind::NotFound)
-    {
-        SystemEnv.sleep(Duration::from_millis(20)).await;
+    while let Err(error) = engine.run(run).entry().await {
+        match error.kind() {
+            // A child is announced before it exists.
+            ErrorKind::NotFound => SystemEnv.sleep(Duration::from_millis(20)).await,
+            ErrorKind::Unavailable => patience::pause().await,
+            _ => break,
+        }
     }
     let mut records = engine.run(run).records(Seq::FIRST);
     while let Some(record) = records.next().await {
@@ -388,9 +448,15 @@ async fn pump(engine: Engine, run: RunId, sender: mpsc::Sender<Result<Fed, Error
             let event = record.decode().map_err(logreel::store::Error::from)?;
             Ok(Fed { run, record, event })
         });
-        // Whoever followed is gone.
-        if sender.send(fed).await.is_err() {
-            return;
+        match fed {
+            // Told of by whoever looks whether the run has settled.
+            Err(error) if error.kind() == ErrorKind::Unavailable => patience::pause().await,
+            // Whoever followed is gone.
+            fed => {
+                if sender.send(fed).await.is_err() {
+                    return;
+                }
+            }
         }
     }
 }

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use logreel::store::SystemEnv;
 use logreel::view::RunView;
-use logreel::{Env as _, RunId};
+use logreel::{Entry, Env as _, RunId};
 
 use crate::outcome::{self, Line};
 use crate::output::Output;
+use crate::patience::{self, Patience};
 use crate::signals::{Signals, Stop};
 use crate::store::Acting;
 use crate::whose::{self, Whose};
@@ -28,17 +29,22 @@ pub async fn to_the_end(
     let mut doorbell = acting.store.watch_all();
     let mut open: Vec<RunId> = runs.to_vec();
     let mut codes = Vec::with_capacity(runs.len());
+    let mut patience = Patience::default();
     while !open.is_empty() {
         let mut still_open = Vec::with_capacity(open.len());
-        for run in open {
-            let entry = acting.store.entry(&run).await?;
-            let Some(code) = settle::code(&*acting.store, &entry).await? else {
-                // A parent is ready when its child has ended.
-                match drive::go_on(acting, &run, None).await {
-                    Ok(()) => still_open.push(run),
-                    Err(error) => out.note(format!("{} is left alone: {error}", run.short())),
+        let mut left = open.into_iter();
+        for run in left.by_ref() {
+            let (entry, code) = match patience.bear(look(acting, &run, out).await)? {
+                Some(Look::Settled(entry, code)) => (entry, code),
+                Some(Look::Open) => {
+                    still_open.push(run);
+                    continue;
                 }
-                continue;
+                Some(Look::LeftAlone) => continue,
+                None => {
+                    still_open.push(run);
+                    break;
+                }
             };
             codes.push(code);
             if out.json {
@@ -48,6 +54,8 @@ pub async fn to_the_end(
             }
             out.flush()?;
         }
+        // The store is away: the others would not be found either.
+        still_open.extend(left);
         open = still_open;
         if open.is_empty() {
             break;
@@ -66,6 +74,31 @@ pub async fn to_the_end(
     Ok(Ok(codes))
 }
 
+/// What was found of a run.
+enum Look {
+    Settled(Box<Entry>, u8),
+    /// It goes on.
+    Open,
+    /// It cannot go on here, which was told.
+    LeftAlone,
+}
+
+async fn look(acting: &Acting, run: &RunId, out: &Output) -> anyhow::Result<Look> {
+    let entry = acting.store.entry(run).await?;
+    if let Some(code) = settle::code(&*acting.store, &entry).await? {
+        return Ok(Look::Settled(Box::new(entry), code));
+    }
+    // A parent is ready when its child has ended.
+    match drive::go_on(acting, run, None).await {
+        Ok(()) => Ok(Look::Open),
+        Err(error) if patience::is_away(&error) => Err(error),
+        Err(error) => {
+            out.note(format!("{} is left alone: {error}", run.short()));
+            Ok(Look::LeftAlone)
+        }
+    }
+}
+
 async fn pause_all(
     acting: &Acting,
     runs: &[RunId],
@@ -74,16 +107,21 @@ async fn pause_all(
 ) -> anyhow::Result<()> {
     out.note("pausing; Ctrl-C again leaves at once");
     for run in runs {
-        if let Whose::Theirs(owner) = whose::find(&*acting.store, run).await? {
-            out.note(format!("{} goes on: it is driven by {owner}", run.short()));
-            continue;
-        }
-        tokio::select! {
-            paused = drive::pause(acting, run) => if paused? {
+        let pause = async {
+            let find = || whose::find(&*acting.store, run);
+            if let Whose::Theirs(owner) = Patience::default().ask(find).await? {
+                out.note(format!("{} goes on: it is driven by {owner}", run.short()));
+            } else if drive::pause(acting, run).await? {
                 let short = run.short();
-                out.note(format!("{short} is paused: `logreel resume {short}` goes on"));
-            },
-            _ = signals.next() => drive::leave_at_once(),
+                out.note(format!(
+                    "{short} is paused: `logreel resume {short}` goes on"
+                ));
+            }
+            anyhow::Ok(())
+        };
+        tokio::select! {
+            paused = pause => paused?,
+            stop = signals.next() => drive::leave_at_once(stop),
         }
     }
     Ok(())

@@ -11,6 +11,7 @@ use logreel::{Body, RunId, RunStore, Seq};
 use serde_json::Value;
 
 use crate::output::{Output, Paint};
+use crate::patience::{self, Patience};
 use crate::reading::Pages;
 use crate::store::Place;
 use crate::{name, said, summary, text};
@@ -56,6 +57,7 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
         }
     }
     let mut records = opened.engine.run(run).records(from);
+    let mut patience = Patience::default();
     loop {
         let mut next = pin!(records.next());
         // What is there is printed together; before waiting for more, it must be seen.
@@ -66,9 +68,16 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
                 next.await
             }
         };
-        match record {
-            Some(record) => printer.print(&record?).await?,
-            None => return Ok(0),
+        let Some(record) = record else {
+            return Ok(0);
+        };
+        let Some(record) = patience.bear(record.map_err(Into::into))? else {
+            printer.out.flush()?;
+            patience::pause().await;
+            continue;
+        };
+        while patience.bear(printer.print(&record).await)?.is_none() {
+            patience::pause().await;
         }
     }
 }

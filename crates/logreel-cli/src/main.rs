@@ -41,6 +41,7 @@ mod name;
 mod otlp;
 mod outcome;
 mod output;
+mod patience;
 mod pause;
 mod plain;
 mod prune;

@@ -64,6 +64,11 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
         true => opened.engine.would_prune(&what).await?,
         false => opened.engine.prune(&what).await?,
     };
+    let failed: Vec<_> = pruned
+        .failed
+        .iter()
+        .map(|(run, why)| json!({ "run": run, "why": why }))
+        .collect();
     if out.json {
         out.json_line(&json!({
             "dry_run": args.dry_run,
@@ -71,6 +76,7 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
             "events": pruned.events,
             "bytes": pruned.bytes,
             "needed": pruned.needed,
+            "failed": failed,
         }))?;
     } else {
         for run in &pruned.runs {
@@ -92,5 +98,11 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
         ));
     }
     out.note(said);
-    Ok(0)
+    for (run, why) in &pruned.failed {
+        out.note(format!("{run} could not be deleted: {why}"));
+    }
+    match pruned.failed.is_empty() {
+        true => Ok(0),
+        false => Ok(4),
+    }
 }

@@ -18,7 +18,7 @@ use crate::settle::{CANCELLED, FAILED, WAITS};
 use crate::signals::Signals;
 use crate::spec::Spec;
 use crate::store::{Acting, Missing, Place};
-use crate::{ask, budget, follow_many, name, outcome, record, settle, spec};
+use crate::{ask, budget, follow_many, name, outcome, patience, record, settle, spec};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -290,7 +290,10 @@ async fn all(acting: Acting, mut signals: Signals, out: &mut Output) -> anyhow::
         }
     }
     let followed = follow_many::to_the_end(&acting, &taken, &mut signals, out).await;
-    acting.engine.close().await?;
+    tokio::select! {
+        closed = patience::close(&acting.engine) => closed?,
+        _ = signals.next() => {}
+    }
     let codes = match followed? {
         Ok(codes) => codes,
         Err(stop) => return Ok(stop.code()),

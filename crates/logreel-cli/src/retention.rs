@@ -27,7 +27,11 @@ pub async fn keep(engine: &Engine, retention: Option<&Retention>, out: &Output) 
         labels: Vec::new(),
     };
     loop {
-        match engine.prune(&what).await {
+        let pruned = engine.prune(&what).await;
+        for (run, why) in pruned.iter().flat_map(|pruned| &pruned.failed) {
+            tracing::warn!(%run, why, "a run could not be pruned by `retention`");
+        }
+        match pruned {
             Ok(pruned) if pruned.runs.is_empty() => {}
             Ok(pruned) => out.note(format!(
                 "pruned {} by `retention`: {}",

@@ -144,7 +144,7 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     if args.detach {
         acting.engine.close().await?;
         let entry = acting.store.entry(&run).await?;
-        detach::leave(&acting, run, out).await?;
+        detach::leave(&acting, &entry, out).await?;
         match out.json {
             true => out.json_line(&Line::run(&RunView::of(&entry)))?,
             false => out.line(run.to_string())?,

@@ -19,7 +19,7 @@ use crate::output::Output;
 use crate::served::Served;
 use crate::signals::{Signals, Stop};
 use crate::store::{Missing, Place};
-use crate::{otlp, retention, spec, token, worker};
+use crate::{otlp, patience, retention, spec, token, worker};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -47,9 +47,12 @@ pub struct Args {
     /// Open the page in a browser
     #[arg(long)]
     open: bool,
-    /// How many runs it drives at once
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    /// How many runs it drives at once; with 0 it takes none, and what it starts is left to workers
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(0..=1000))]
     concurrency: u16,
+    /// The folder to run in [default: as recorded with each run; one whose folder is not here is left alone]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
 }
 
 /// `7717` and `localhost:7717` are addresses too.
@@ -69,10 +72,15 @@ fn parse_address(text: &str) -> Result<SocketAddr, String> {
 pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
     let mut signals = Signals::new()?;
     let specs = args.specs.as_deref().map(folder).transpose()?;
-    let here = spec::folder(std::path::Path::new("."))?;
+    let dir = args.dir.as_deref().map(spec::folder).transpose()?;
+    let here = match &dir {
+        Some(dir) => dir.clone(),
+        None => spec::folder(std::path::Path::new("."))?,
+    };
     let quiet = out.quiet;
     let acting = place
         .act_with(Missing::Make, out, |builder| {
+            let builder = worker::in_folder(builder, dir.as_deref());
             worker::telling(builder, quiet).known_as(DutyKind::Serve)
         })
         .await?;
@@ -105,7 +113,11 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     for host in args.host {
         server = server.host(host);
     }
-    let lock = WorkerLock::hold(&kept)?;
+    let at_once = usize::from(args.concurrency);
+    let lock = match at_once {
+        0 => None,
+        _ => WorkerLock::hold(&kept)?,
+    };
     let url = format!("http://{address}/");
     out.note(match kept.is_memory() {
         false => format!("serving {} on {url}", kept.shown()),
@@ -120,8 +132,13 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
         told.await.unwrap_or_default();
     };
     let mut serving = std::pin::pin!(listen(&server, &engine, listener, until_stopped));
-    let at_once = usize::from(args.concurrency);
-    let mut working = std::pin::pin!(engine.work(at_once));
+    let mut working = std::pin::pin!(async {
+        match at_once {
+            0 => engine.leave_to_workers().await,
+            _ => engine.work(at_once).await?,
+        }
+        anyhow::Ok(())
+    });
     let stopped = tokio::select! {
         // Neither ends by itself.
         () = &mut serving => Stop::Terminate,
@@ -137,7 +154,7 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     out.note("leaving; what is under way is handed back");
     drop(stop);
     let leave = async {
-        let ((), closed) = tokio::join!(serving, engine.close());
+        let ((), closed) = tokio::join!(serving, patience::close(&engine));
         closed
     };
     tokio::select! {

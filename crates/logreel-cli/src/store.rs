@@ -18,6 +18,7 @@ use crate::error::Failure;
 use crate::otlp;
 use crate::output::Output;
 use crate::settings::Settings;
+use crate::worker;
 
 /// Where a project's store and settings are.
 pub const FOLDER: &str = ".logreel";
@@ -169,10 +170,7 @@ impl Place {
         dir: Option<&Path>,
         out: &Output,
     ) -> anyhow::Result<Acting> {
-        let in_dir = |builder: Builder| match dir {
-            Some(dir) => builder.dir(dir),
-            None => builder,
-        };
+        let in_dir = |builder: Builder| worker::in_folder(builder, dir);
         self.act_with(missing, out, in_dir).await
     }
 

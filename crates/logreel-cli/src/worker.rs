@@ -1,5 +1,7 @@
 //! `logreel worker`: drives the runs of this store until it is told to stop.
 
+use std::path::{Path, PathBuf};
+
 use logreel::core::event::WaitKind;
 use logreel::{Body, Builder, ErrorKind, HookEvent};
 
@@ -9,7 +11,7 @@ use crate::live::terminal;
 use crate::output::Output;
 use crate::signals::{Signals, Stop};
 use crate::store::{Missing, Place};
-use crate::{ls, retention, text};
+use crate::{ls, patience, retention, spec, text};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -19,6 +21,9 @@ pub struct Args {
     /// Only runs with this label; may be given several times
     #[arg(long, value_name = "K=V", value_parser = ls::parse_label)]
     label: Vec<(String, String)>,
+    /// The folder to run in [default: as recorded with each run; one whose folder is not here is left alone]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
 }
 
 pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
@@ -29,9 +34,12 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
             .into());
     }
     let mut signals = Signals::new()?;
+    let dir = args.dir.as_deref().map(spec::folder).transpose()?;
     let quiet = out.quiet;
     let acting = place
-        .act_with(Missing::Make, out, |builder| telling(builder, quiet))
+        .act_with(Missing::Make, out, |builder| {
+            telling(in_folder(builder, dir.as_deref()), quiet)
+        })
         .await?;
     // One that takes only some runs is none that `--detach` may count on.
     let lock = match args.label.is_empty() {
@@ -65,10 +73,18 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     drop(lock);
     out.note("leaving; what is under way is handed back");
     tokio::select! {
-        closed = acting.engine.close() => closed?,
+        closed = patience::close(&acting.engine) => closed?,
         _ = signals.next() => {}
     }
     Ok(stop.code())
+}
+
+/// Lets an engine drive everything in this folder, if one was named.
+pub fn in_folder(builder: Builder, dir: Option<&Path>) -> Builder {
+    match dir {
+        Some(dir) => builder.dir(dir),
+        None => builder,
+    }
 }
 
 /// Lets an engine tell what becomes of its runs.

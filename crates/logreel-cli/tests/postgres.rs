@@ -14,6 +14,7 @@ use std::io::{Read as _, Write as _};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use common::kill::marked;
 use common::project::{Project, Running};
 use common::{Ran, ran};
 use logreel::Env as _;
@@ -457,6 +458,120 @@ fn while_a_postgres_server_is_down_drivers_wait_without_an_event_and_nothing_spi
     assert_eq!(serving.end().code, 143);
 }
 
+#[test]
+fn whoever_drives_a_run_alone_outlives_a_postgres_server_that_is_down() {
+    let server = Server::start();
+    let yards = [(); 3].map(|()| Yard::on(&server.url(), GATED));
+    let [here, behind, again] = &yards;
+    for yard in &yards {
+        yard.project.pipe("began");
+        yard.project.pipe("gate");
+    }
+    let mut running = here.project.start_with(here.command(), &["run", "w.toml"]);
+    assert_eq!(here.project.read("began"), "here\n");
+    let detached = behind.said(&["run", "w.toml", "--detach"]);
+    assert_eq!(behind.project.read("began"), "here\n");
+    // What was left behind, by everyone's `resume`.
+    let killed = again
+        .project
+        .start_with(again.command(), &["run", "w.toml"]);
+    assert_eq!(again.project.read("began"), "here\n");
+    killed.kill();
+    let mut resuming = again.project.start_with(again.command(), &["resume"]);
+    assert_eq!(again.project.read("began"), "here\n");
+
+    server.down();
+    let away = "the store cannot be reached; trying again until it can";
+    running.until(away);
+    resuming.until(away);
+    let said = behind.notes.path().join("logreel");
+    common::kill::until("the process in the background knows", || {
+        let files = std::fs::read_dir(&said).unwrap().flatten();
+        let mut texts = files.filter_map(|file| std::fs::read_to_string(file.path()).ok());
+        texts.any(|text| text.contains(away))
+    });
+    for yard in &yards {
+        yard.project.write("gate", "");
+    }
+    server.up();
+    let ran = running.end();
+    assert_eq!((ran.code, &*ran.out), (0, "done\n"), "{}", ran.err);
+    assert_eq!(behind.said(&["wait", &detached]), "done");
+    let resumed = resuming.end();
+    assert_eq!(resumed.code, 0, "{}", resumed.err);
+    assert!(resumed.out.contains(" completed"), "{}", resumed.out);
+    for (yard, attempts) in [(here, 1), (behind, 1), (again, 2)] {
+        let events = yard.said(&["log", "@last", "--json"]);
+        assert_eq!(
+            events.matches("run.resumed").count(),
+            attempts - 1,
+            "{events}"
+        );
+        let effects = ["effects-middle", "effects-last"].map(|name| yard.lines(name));
+        assert_eq!(effects, [attempts, 1]);
+    }
+}
+
+#[test]
+fn a_worker_that_is_told_to_leave_while_a_postgres_server_is_down_leaves_and_its_run_goes_on() {
+    let server = Server::start();
+    let yards = [(); 3].map(|()| Yard::on(&server.url(), GATED));
+    let [stopped, finished, alone] = &yards;
+    let start = |yard: &Yard, args: &[&str], verb: &[&str]| {
+        yard.project.pipe("began");
+        yard.project.pipe("gate");
+        let running = yard.project.start_with(yard.command(), args);
+        if !verb.is_empty() {
+            common::kill::until("the worker is there", || {
+                yard.run(&["workers"]).out.contains("worker")
+            });
+            yard.said(verb);
+        }
+        assert_eq!(yard.project.read("began"), "here\n");
+        // What is on its way when the server goes down is sent again for a while.
+        common::kill::until("its start is recorded", || {
+            let log = yard.said(&["log", "@last", "--kind", "step.started"]);
+            log.contains("middle")
+        });
+        running
+    };
+    let detach = ["run", "w.toml", "--detach"];
+    let worker = start(stopped, &["worker"], &detach);
+    let mut with_result = start(finished, &["worker"], &detach);
+    let run = start(alone, &["run", "w.toml"], &[]);
+
+    server.down();
+    // The step of one ends while nobody can record it.
+    finished.project.write("gate", "");
+    with_result.until("appending again until it lands");
+    let began = SystemEnv.monotonic();
+    for process in [&worker, &with_result, &run] {
+        process.signal(Signal::TERM);
+    }
+    for process in [worker, run] {
+        let ended = process.end();
+        assert_eq!(ended.code, 143, "{}", ended.err);
+    }
+    let took = SystemEnv.monotonic() - began;
+    println!("told to leave with the server down: left after {took:?}");
+    assert!(took < Duration::from_secs(15), "it took {took:?}");
+    server.up();
+    // What had finished is recorded all the same.
+    assert_eq!(with_result.end().code, 143);
+    for (yard, attempts) in [(stopped, 2), (finished, 1), (alone, 2)] {
+        let resuming = yard.project.start_with(yard.command(), &["resume"]);
+        if attempts == 2 {
+            assert_eq!(yard.project.read("began"), "here\n");
+            yard.project.write("gate", "");
+        }
+        let resumed = resuming.end();
+        assert_eq!(resumed.code, 0, "{}", resumed.err);
+        assert_eq!(yard.said(&["show", "@last", "--output"]), "done");
+        let effects = ["effects-middle", "effects-last"].map(|name| yard.lines(name));
+        assert_eq!(effects, [attempts, 1]);
+    }
+}
+
 const PARENT: &str = r#"
 name = "parent"
 [[step]]
@@ -540,4 +655,46 @@ fn workers_on_postgres_share_what_is_queued_and_parents_hold_no_place_of_theirs(
         assert_eq!(worker.end().code, 143);
     }
     assert_eq!(yard.json(&["workers"])["items"], serde_json::json!([]));
+}
+
+/// Each attempt tells its process by a pipe and waits for another one.
+const SLOW_WRITE: &str = r#"
+name = "slow"
+[[step]]
+id = "pay"
+effect = "write"
+timeout = "100s"
+reconcile = "grep $LOGREEL_KEY paid || exit 10"
+run = "echo $$ > began; cat go; echo $LOGREEL_KEY >> paid; echo paid"
+"#;
+
+#[test]
+fn a_worker_with_another_folder_for_notes_ends_on_postgres_what_a_killed_one_left_running() {
+    let yard = Yard::new(SLOW_WRITE);
+    yard.project.pipe("began");
+    yard.project.pipe("go");
+    // One as a service, one from a login shell.
+    let worker = yard.start(&["worker"], "driving up to 8 runs of postgres://");
+    let run = yard.said(&["run", "w.toml", "--detach"]);
+    let first = yard.project.read("began");
+    let mark = format!("LOGREEL_RUN={run}");
+    let left = |pid: &str| {
+        let pid = format!("{}:", pid.trim());
+        marked(&mark).iter().any(|it| it.starts_with(&pid))
+    };
+    assert!(left(&first), "it is known by its environment");
+    worker.kill();
+    let other = tempfile::tempdir().unwrap();
+    let mut command = yard.command();
+    command.env("XDG_RUNTIME_DIR", other.path());
+    let mut next = yard.project.start_with(command, &["worker"]);
+    next.until("taken again");
+    let second = yard.project.read("began");
+    assert_ne!(first, second);
+    assert!(!left(&first), "it ran beside the next attempt");
+    yard.project.write("go", "on");
+    assert_eq!(yard.said(&["wait", &run]), "onpaid");
+    assert_eq!(yard.lines("paid"), 1);
+    next.signal(Signal::TERM);
+    assert_eq!(next.end().code, 143);
 }

@@ -39,6 +39,7 @@ fn check(name: &str, ran: &Ran) {
         (r"\b\d+(\.\d+)?(ms|s)\b", "[time]"),
         // A step that takes 20 ms, on a busy machine, has an event more.
         (r"\b\d+ events\b", "[n] events"),
+        (r"\bevent \d+", "event [seq]"),
     ];
     insta::with_settings!({ filters => filters }, {
         let text = format!("exit {}\n--- stdout\n{}--- stderr\n{}", ran.code, ran.out, ran.err);

@@ -1,5 +1,6 @@
 //! What the server counts, as Prometheus reads it.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
@@ -12,9 +13,13 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use crate::app::App;
 use crate::call::Call;
 use crate::operation::Answered;
 use crate::{Problem, answer};
+
+/// How long a scrape waits for the store to be counted; then it tells what was counted before.
+const COUNTING: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Answering {
@@ -36,6 +41,10 @@ pub(crate) struct Metrics {
     events: Gauge<u64, AtomicU64>,
     blobs: Gauge<u64, AtomicU64>,
     driving: Gauge,
+    /// When the store was counted.
+    counted: Gauge,
+    /// Held by whoever counts.
+    counting: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// Counts one who watches, for as long as it lives.
@@ -53,6 +62,7 @@ impl Default for Metrics {
         let requests = Family::new_with_constructor(histogram);
         let mut registry = Registry::with_prefix("logreel");
         let (watching, driving) = (Gauge::default(), Gauge::default());
+        let counted: Gauge = Gauge::default();
         let (events, blobs) = (Gauge::default(), Gauge::default());
         let runs: Family<WithStatus, Gauge> = Family::default();
         registry.register(
@@ -73,6 +83,11 @@ impl Default for Metrics {
         registry.register("runs", "Runs in the store, by status", runs.clone());
         registry.register("events", "Events in the store", events.clone());
         registry.register("blobs", "Blobs in the store", blobs.clone());
+        registry.register(
+            "counted_timestamp_seconds",
+            "When runs, events and blobs were counted; 0 before the first time",
+            counted.clone(),
+        );
         Self {
             registry,
             requests,
@@ -81,6 +96,8 @@ impl Default for Metrics {
             events,
             blobs,
             driving,
+            counted,
+            counting: Arc::default(),
         }
     }
 }
@@ -112,20 +129,47 @@ impl Metrics {
     }
 }
 
+/// Counts what is in the store, whoever waits for it; one at a time, because it takes as long as the store is
+/// large.
+async fn count(app: App) {
+    let Ok(counting) = app.metrics.counting.clone().try_lock_owned() else {
+        // Whoever comes meanwhile waits for the same numbers.
+        return drop(app.metrics.counting.lock().await);
+    };
+    let counted = tokio::spawn(async move {
+        let (metrics, _counting) = (&app.metrics, counting);
+        let stats = match app.engine.store().stats().await {
+            Ok(stats) => stats,
+            Err(error) => {
+                tracing::warn!(%error, "the metrics tell what was counted before");
+                return;
+            }
+        };
+        for (status, count) in stats.runs {
+            let labels = WithStatus {
+                status: status.as_str(),
+            };
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            metrics.runs.get_or_create(&labels).set(count);
+        }
+        metrics.events.set(stats.events);
+        metrics.blobs.set(stats.blobs);
+        let at = app.engine.env().now().as_micros();
+        metrics.counted.set(at / 1_000_000);
+    });
+    if let Err(error) = counted.await {
+        tracing::warn!(%error, "the store was not counted");
+    }
+}
+
 /// `GET /metrics`
 pub(crate) async fn answer(call: Call) -> Answered {
     let metrics = &call.app.metrics;
     let engine = &call.app.engine;
-    let stats = engine.store().stats().await?;
-    for (status, count) in stats.runs {
-        let labels = WithStatus {
-            status: status.as_str(),
-        };
-        let count = i64::try_from(count).unwrap_or(i64::MAX);
-        metrics.runs.get_or_create(&labels).set(count);
+    tokio::select! {
+        () = count(call.app.clone()) => {}
+        () = engine.env().sleep(COUNTING) => {}
     }
-    metrics.events.set(stats.events);
-    metrics.blobs.set(stats.blobs);
     let driving = i64::try_from(engine.driving()).unwrap_or(i64::MAX);
     metrics.driving.set(driving);
     let mut text = String::new();

@@ -213,6 +213,10 @@ async fn health_is_cheap_for_many_and_tells_when_the_store_is_gone() {
     let seconds = (env.monotonic() - begun.0).as_secs();
     let looks = faults.writes() - begun.1;
     assert!(looks <= 1 + seconds, "{looks} looks in {seconds} s");
+    let asked = (0..50).map(|_| site.get("/metrics"));
+    for said in futures_util::future::join_all(asked).await {
+        assert!(said.text.contains(COUNTED), "{}", said.text);
+    }
 
     faults.crash();
     // Not before what was found is old.
@@ -234,4 +238,12 @@ async fn health_is_cheap_for_many_and_tells_when_the_store_is_gone() {
         (runs.status, &runs.json()["kind"]),
         (503, &json!("unavailable"))
     );
+    // What is measured here is told all the same, beside what was counted before.
+    let metrics = site.get("/metrics").await;
+    assert_eq!(metrics.status, 200, "{}", metrics.text);
+    for told in [COUNTED, "status=\"503\""] {
+        assert!(metrics.text.contains(told), "{}", metrics.text);
+    }
 }
+
+const COUNTED: &str = "logreel_runs{status=\"completed\"} 0";
