@@ -29,7 +29,7 @@ pub fn pause(duration: Duration) {
     std::thread::sleep(duration);
 }
 
-pub fn millis(millis: u64) -> Duration {
+pub const fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 

@@ -67,15 +67,42 @@ fn within(mut child: std::process::Child, longest: Duration) -> Result<Output> {
     Ok(child.wait_with_output()?)
 }
 
+/// What became of a command.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Answer {
+    Done,
+    /// It does not apply to the run as it is.
+    Refused,
+}
+
+/// Tells a run something; sent again under the same key it is done once.
+pub fn tell(port: u16, run: &str, what: &str, key: &str) -> Result<Answer> {
+    let path = format!("/v1/runs/{run}/{what}");
+    let (status, body) = send(port, &path, &format!("Idempotency-Key: {key}\r\n"), "{}")?;
+    match status.as_str() {
+        "200" => Ok(Answer::Done),
+        "409" => Ok(Answer::Refused),
+        _ => bail!("{status}: {body}"),
+    }
+}
+
 /// What the server answers, if it says yes.
 pub fn post(port: u16, path: &str, body: &Value) -> Result<Value> {
+    let (status, body) = send(port, path, "", &body.to_string())?;
+    if !status.starts_with('2') {
+        bail!("{status}: {body}");
+    }
+    Ok(serde_json::from_str(&body)?)
+}
+
+/// The status and the body of an answer.
+fn send(port: u16, path: &str, header: &str, body: &str) -> Result<(String, String)> {
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    let body = body.to_string();
     // Of the oldest sort, so that the answer ends with the connection.
     let request = format!(
-        "POST {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n\
+        "POST {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n{header}\
          Content-Length: {}\r\n\r\n{body}",
         body.len()
     );
@@ -84,8 +111,5 @@ pub fn post(port: u16, path: &str, body: &Value) -> Result<Value> {
     stream.read_to_string(&mut answer)?;
     let (head, body) = answer.split_once("\r\n\r\n").context("no answer")?;
     let status = head.split(' ').nth(1).unwrap_or_default();
-    if !status.starts_with('2') {
-        bail!("{status}: {body}");
-    }
-    Ok(serde_json::from_str(body)?)
+    Ok((status.to_owned(), body.to_owned()))
 }

@@ -23,15 +23,22 @@ pub struct Args {
     lease: Duration,
 }
 
-/// The first attempt hangs; the write must happen once.
+/// How long after its first attempt a step is tried again: that comes due while its worker is frozen.
+const BACKOFF: Duration = Duration::from_secs(2);
+
+/// The first attempt at one step hangs, that at another fails; the write must happen once.
 const SPEC: &str = r#"
 name = "frozen"
 [[step]]
 id = "work"
 run = "echo $LOGREEL_KEY >> worked; if [ -e again ]; then echo done; else touch again; exec sleep 1000; fi"
 [[step]]
+id = "retry"
+run = "echo $CHAOS_WORKER >> tried; [ -e later ]"
+retry = { attempts = 9, backoff = "2s..2s" }
+[[step]]
 id = "pay"
-needs = ["work"]
+needs = ["work", "retry"]
 effect = "write"
 run = "exec $PAY pay write"
 reconcile = "exec $PAY ask"
@@ -67,9 +74,18 @@ fn freeze(yard: &Yard, report: &mut Report) -> Result<()> {
     };
     let run = Witness::default().start_run(yard, &door, "frozen", "w")?;
     let mark = yard.work().join("again");
-    clock::until("its command is at work", patience, || Ok(mark.exists()))?;
+    clock::until("its command is at work", patience, || {
+        Ok(mark.exists() && database.count("events WHERE kind = 'step.retrying'")? > 0)
+    })?;
     first.freeze()?;
     let frozen_at = clock::now();
+    let life = first.life();
+    let tried = || -> Result<usize> {
+        let tried = std::fs::read_to_string(yard.work().join("tried"))?;
+        Ok(tried.lines().filter(|who| *who == life).count())
+    };
+    let tried_before = tried()?;
+    yard.write("later", "")?;
     second.start(yard, &hosts)?;
     clock::until("another ends the run", patience, || {
         Ok(ended(&database)? == 1)
@@ -105,18 +121,25 @@ fn freeze(yard: &Yard, report: &mut Report) -> Result<()> {
         sleeping()?,
         sleeping()? == 1,
     );
+    clock::pause((frozen_at + BACKOFF + BACKOFF / 4).saturating_sub(clock::now()));
     first.thaw()?;
     let thawed = clock::now();
     clock::until("the woken one stops its command", patience, || {
         Ok(sleeping()? == 0)
     })?;
+    let stopped = clock::now() - thawed;
     report.check(
         "woken, it stopped its command after",
-        format!("{:.3?}", clock::now() - thawed),
-        true,
+        format!("{stopped:.3?}"),
+        stopped < Duration::from_secs(3),
     );
     first.drain()?;
     second.drain()?;
+    report.check(
+        "attempts it began that came due while it was frozen",
+        tried()? - tried_before,
+        tried()? == tried_before,
+    );
     report.check(
         "events it appended",
         log()?.len() - before.len(),

@@ -18,6 +18,10 @@ use crate::clock::{millis, now, pause};
 pub const SOCKET: &str = "CHAOS_LEDGER";
 /// Whose command it is, in the environment of a worker.
 pub const WORKER: &str = "CHAOS_WORKER";
+/// How `reconcile` says that a write was surely not done.
+const NOT_DONE: u8 = 10;
+/// Set where whoever asks is always told that nothing was paid.
+pub const FORGETS: &str = "CHAOS_FORGETS";
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -99,13 +103,15 @@ pub fn client() -> Option<ExitCode> {
         "ask" => verb,
         _ => args.next()?,
     };
+    let forgets = effect == "ask" && std::env::var_os(FORGETS).is_some();
     Some(match say(&effect) {
+        Ok(_) if forgets => ExitCode::from(NOT_DONE),
         Ok(answer) if answer.starts_with("done") => {
             // The same for every run and every attempt: a run's end does not tell how it was disturbed.
             println!("receipt");
             ExitCode::SUCCESS
         }
-        Ok(answer) if answer.starts_with("none") => ExitCode::from(10),
+        Ok(answer) if answer.starts_with("none") => ExitCode::from(NOT_DONE),
         Ok(answer) => {
             eprintln!("the ledger said {answer:?}");
             ExitCode::FAILURE
@@ -137,6 +143,10 @@ fn say(effect: &str) -> Result<String> {
     stream.read_to_string(&mut answer)?;
     if effect != "ask" {
         pause(millis(chance / 13 % 13));
+        // Where it is to be seen that a write comes twice, many must be interrupted once they have happened.
+        if std::env::var_os(FORGETS).is_some() {
+            pause(millis(150));
+        }
     }
     Ok(answer)
 }

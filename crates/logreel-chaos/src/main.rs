@@ -3,13 +3,15 @@
 //!
 //! Reading order: [`yard`] (the folder of an experiment and the programs in it), [`fleet`] (hosts and
 //! workers), [`door`], [`database`], [`proxy`], [`ledger`] (where effects are counted), [`witness`] (what was
-//! acknowledged to whom), [`judge`] (what must be true in the end), then one file per experiment:
+//! acknowledged to whom), [`judge`] and [`evidence`] (what must be true in the end), [`errand`] (what runs do), then one file per experiment:
 //! [`storm`], [`failover`], [`standby`], [`frozen`].
 
 mod clock;
 mod database;
 mod dice;
 mod door;
+mod errand;
+mod evidence;
 mod failover;
 mod fleet;
 mod frozen;

@@ -27,6 +27,12 @@ impl Report {
         self.details.extend(told);
     }
 
+    /// Everything that was found and must not be, in words.
+    #[cfg(test)]
+    pub fn wrong(&self) -> impl Iterator<Item = &str> {
+        self.details.iter().map(String::as_str)
+    }
+
     pub fn is_well(&self) -> bool {
         self.rows.iter().all(|(_, _, right)| *right != Some(false))
     }

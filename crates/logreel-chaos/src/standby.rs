@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::Common;
 use crate::clock::{self, millis, now, pause};
 use crate::database::{Database, Server};
 use crate::door::{Door, free_port};
@@ -14,9 +13,10 @@ use crate::fleet::{Host, Worker};
 use crate::judge::{Case, duration};
 use crate::proxy::Proxy;
 use crate::report::Report;
-use crate::storm::{ended, spec, url};
+use crate::storm::{ended, url};
 use crate::witness::Witness;
 use crate::yard::Yard;
+use crate::{Common, errand};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -57,8 +57,7 @@ fn two(yard: &Yard) -> Result<(Database, Database)> {
 }
 
 fn lose_the_primary(yard: &Yard, args: &Args, report: &mut Report) -> Result<()> {
-    let (text, writes) = spec();
-    yard.write("w.toml", &text)?;
+    let writes = errand::write(yard)?;
     let (primary, standby) = two(yard)?;
     let to_primary = Proxy::start(primary.socket())?;
     let to_standby = Proxy::start(standby.socket())?;
@@ -78,14 +77,15 @@ fn lose_the_primary(yard: &Yard, args: &Args, report: &mut Report) -> Result<()>
         worker.start(yard, &hosts)?;
     }
     let (witness, door) = (Witness::default(), Door::Server(port));
-    witness.start_run(yard, &door, "calm", "w")?;
-    clock::until("an undisturbed run ends", Duration::from_secs(60), || {
-        Ok(ended(&primary)? == 1)
+    let calm = witness.start_calm(yard, port)?;
+    clock::until("undisturbed runs end", Duration::from_secs(60), || {
+        Ok(ended(&primary)? == calm)
     })?;
     let over = Duration::from_secs(args.seconds);
     let (mut before, mut took, mut left) = (0, Duration::ZERO, Vec::new());
     std::thread::scope(|scope| -> Result<()> {
         let starting = scope.spawn(|| witness.start_runs(yard, &door, args.runs, over));
+        scope.spawn(|| witness.tell_runs(port));
         scope.spawn(|| {
             if let Err(error) = witness.follow_runs(yard, &store) {
                 witness.seen().wrong.push(format!("a follower: {error:#}"));
@@ -102,7 +102,7 @@ fn lose_the_primary(yard: &Yard, args: &Args, report: &mut Report) -> Result<()>
             primary.kill()?;
             standby.promote()?;
             took = now() - killed;
-            let all = args.runs + 1;
+            let all = args.runs + calm;
             clock::until("every run ends", Duration::from_secs(60), || {
                 witness.look(&standby);
                 for worker in &mut workers {

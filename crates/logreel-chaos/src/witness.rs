@@ -13,8 +13,14 @@ use serde_json::Value;
 
 use crate::clock::{millis, now, pause};
 use crate::database::Server;
-use crate::door::Door;
+use crate::door::{self, Answer, Door};
+use crate::errand::Errand;
 use crate::yard::Yard;
+
+/// What runs wait for, as a path below their own.
+const GO: &str = "signals/go";
+/// Of so many runs one is paused for a moment.
+const PAUSED_EVERY: usize = 8;
 
 #[derive(Debug, Default)]
 pub struct Seen {
@@ -29,10 +35,25 @@ pub struct Seen {
     /// Runs that were followed to their end, and how often that had to be begun anew.
     pub followed: usize,
     pub follows_again: usize,
+    /// What runs were told from outside and acknowledged, as the event that says so.
+    pub told: BTreeSet<(String, Told)>,
+    /// How often a run had to be told again.
+    pub told_again: usize,
     /// What no witness should have seen.
     pub wrong: Vec<String>,
     /// Runs that nobody has followed yet.
     unfollowed: VecDeque<String>,
+    /// Runs that nobody has told anything yet, and from when on someone may.
+    untold: Vec<(Duration, String, Errand)>,
+}
+
+/// What a run is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Told {
+    /// The signal that one of its steps waits for.
+    Signal,
+    /// To stop until it is resumed, which follows.
+    Pause,
 }
 
 #[derive(Debug, Default)]
@@ -68,8 +89,31 @@ impl Witness {
             let share = u32::try_from(n).unwrap_or(0);
             let due = begun + over * share / u32::try_from(runs.max(1)).unwrap_or(1);
             pause(due.saturating_sub(now()));
-            self.start_run(yard, door, &format!("chaos-{n}"), "w")?;
+            self.start_errand(yard, door, &format!("chaos-{n}"), Errand::of(n))?;
         }
+        Ok(())
+    }
+
+    /// Starts one run of each sort, before anything is disturbed. How many.
+    pub fn start_calm(&self, yard: &Yard, port: u16) -> Result<usize> {
+        for errand in Errand::ALL {
+            let (name, door) = (errand.name(), Door::Server(port));
+            let run = self.start_run(yard, &door, &format!("calm-{name}"), name)?;
+            if errand == Errand::Waits {
+                door::tell(port, &run, GO, GO)?;
+                self.seen().told.insert((run, Told::Signal));
+            }
+        }
+        Ok(Errand::ALL.len())
+    }
+
+    /// Starts a run, which is told what it waits for.
+    fn start_errand(&self, yard: &Yard, door: &Door, key: &str, errand: Errand) -> Result<()> {
+        let run = self.start_run(yard, door, key, errand.name())?;
+        let mut seen = self.seen();
+        // Every other one has come to where it waits by then.
+        let later = millis(1500) * u32::from(seen.runs.len().is_multiple_of(2));
+        seen.untold.push((now() + later, run, errand));
         Ok(())
     }
 
@@ -146,6 +190,51 @@ impl Witness {
             }
             pause(millis(100));
         }
+    }
+
+    /// Tells runs what they wait for, and some to pause and to go on, until each is acknowledged.
+    pub fn tell_runs(&self, port: u16) {
+        let mut many: usize = 0;
+        while !self.is_over() {
+            let mut seen = self.seen();
+            let due = seen.untold.iter().position(|(due, ..)| *due <= now());
+            let run = due.map(|index| seen.untold.remove(index));
+            drop(seen);
+            let Some((_, run, errand)) = run else {
+                pause(millis(20));
+                continue;
+            };
+            many += 1;
+            if many.is_multiple_of(PAUSED_EVERY)
+                && self.tell(port, &run, "pause") == Some(Answer::Done)
+            {
+                self.seen().told.insert((run.clone(), Told::Pause));
+                self.tell(port, &run, "resume");
+            }
+            if errand != Errand::Waits {
+                continue;
+            }
+            match self.tell(port, &run, GO) {
+                Some(Answer::Done) => drop(self.seen().told.insert((run, Told::Signal))),
+                Some(Answer::Refused) => {
+                    let wrong = format!("{run} waits for a signal and refused it");
+                    self.seen().wrong.push(wrong);
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Tells a run something until that is answered, always under the same key; `None` when all is over before.
+    fn tell(&self, port: u16, run: &str, what: &str) -> Option<Answer> {
+        while !self.is_over() {
+            match door::tell(port, run, what, what) {
+                Ok(answer) => return Some(answer),
+                Err(_) => self.seen().told_again += 1,
+            }
+            pause(millis(100));
+        }
+        None
     }
 
     /// Looks at all runs that have not ended, now and then. A database that is down is not looked at.

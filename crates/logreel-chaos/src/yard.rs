@@ -13,6 +13,7 @@ use crate::Common;
 use crate::clock::{self, wall_micros};
 use crate::dice::Dice;
 use crate::ledger;
+use crate::storm::Plant;
 
 /// In the environment of everything that belongs to an experiment.
 const MARK: &str = "CHAOS_YARD";
@@ -24,6 +25,8 @@ pub struct Yard {
     pub seed: u64,
     pub lease: Duration,
     keep: bool,
+    /// What its processes do wrong on purpose.
+    pub plant: Option<Plant>,
 }
 
 /// What a command said.
@@ -75,6 +78,7 @@ impl Yard {
             seed,
             lease,
             keep: common.keep,
+            plant: None,
         };
         let is_there = || Ok(socket.exists());
         clock::until("the ledger listens", Duration::from_secs(5), is_there)?;
@@ -124,6 +128,10 @@ impl Yard {
             .env("PAY", std::env::current_exe().unwrap_or_default())
             .current_dir(self.work())
             .stdin(Stdio::null());
+        match self.plant {
+            Some(Plant::RepeatedWrite) => command.env(ledger::FORGETS, "1"),
+            None => command.env_remove(ledger::FORGETS),
+        };
     }
 
     /// `logreel` with these arguments.
