@@ -67,10 +67,11 @@ pub fn killed_at(command: &Command, wal: &Path, at: At, nth: usize) -> End {
             commits += 1;
             if commits == nth {
                 kill_process(pid, Signal::KILL).unwrap();
-                until_gone(pid);
-                // Whatever it left behind is on its own from here.
+                // Whatever it left behind is on its own from here. Before its threads are waited for: their tracer
+                // may wait for the first of them, which ends only after the others that wait for their tracer.
                 strace.kill().unwrap();
                 strace.wait().unwrap();
+                until_gone(pid);
                 return End::Killed;
             }
         }
