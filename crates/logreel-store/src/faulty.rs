@@ -411,6 +411,10 @@ impl RunStore for FaultyStore {
         self.inner.watch(run)
     }
 
+    fn watch_others(&self, run: &RunId) -> Doorbell {
+        self.inner.watch_others(run)
+    }
+
     fn watch_all(&self) -> Doorbell {
         self.inner.watch_all()
     }

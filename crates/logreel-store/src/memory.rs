@@ -25,7 +25,7 @@ use logreel_core::{
 };
 
 use self::state::{Log, Member, Receipt, Run, State};
-use crate::doorbell::Doorbells;
+use crate::doorbell::{Doorbells, Ring};
 use crate::tip::{PAYLOAD_MAX_BYTES, Prepared, Tip, prepare};
 use crate::{
     Append, AppendError, Appended, Backlog, ClaimOutcome, Claimable, Commanded, CreateError,
@@ -142,7 +142,7 @@ impl MemoryStore {
     }
 
     fn ring(&self, row: &Row) {
-        self.0.bells.ring_appended(&row.run, row.head.seq);
+        self.0.bells.tell(Ring::Appended(row.run, row.head.seq));
         let parent = row
             .facts
             .parent

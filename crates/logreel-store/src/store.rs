@@ -159,6 +159,11 @@ pub trait RunStore: Send + Sync + 'static {
     /// Rings when the run may have changed, whoever changed it.
     fn watch(&self, run: &RunId) -> Doorbell;
 
+    /// The same for whoever drives the run: it need not ring for what was appended with a lease in this process.
+    fn watch_others(&self, run: &RunId) -> Doorbell {
+        self.watch(run)
+    }
+
     /// Rings when any run may have changed.
     fn watch_all(&self) -> Doorbell;
 

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use logreel_core::event::{Phase, Relation, RunStarted};
@@ -559,7 +560,7 @@ pub async fn doorbells_ring_for_every_change_by_whoever_made_it(harness: &dyn Ha
         ("the same instance", &world.store),
         ("another instance", &second),
     ] {
-        let mut bell = store.watch(&run);
+        let mut bells = [store.watch(&run), store.watch_others(&run)];
         let mut any = store.watch_all();
         let mut pen = match world
             .store
@@ -570,13 +571,20 @@ pub async fn doorbells_ring_for_every_change_by_whoever_made_it(harness: &dyn Ha
             crate::ClaimOutcome::Claimed(entry) => world.pen(&entry),
             other => panic!("it is ready, so not {other:?}"),
         };
-        hears(&**store, &mut bell, &run, whose, "a claim", |entry| {
+        hear(&**store, &mut bells, &run, whose, "a claim", |entry| {
             entry.driver.is_some()
         })
         .await;
         pen.write(vec![custom("rings", json!(whose))]).await;
         let head = pen.head;
-        hears(&**store, &mut bell, &run, whose, "an append", |it| {
+        // The driver of the same instance knows what it appends.
+        let told = if Arc::ptr_eq(store, &world.store) {
+            1
+        } else {
+            2
+        };
+        let bells_told = &mut bells[..told];
+        hear(&**store, bells_told, &run, whose, "an append", |it| {
             it.row.head == head
         })
         .await;
@@ -585,12 +593,12 @@ pub async fn doorbells_ring_for_every_change_by_whoever_made_it(harness: &dyn Ha
             by: None,
         };
         let head = world.command(&run, whose, say).await.entry.row.head;
-        hears(&**store, &mut bell, &run, whose, "a command", |it| {
+        hear(&**store, &mut bells, &run, whose, "a command", |it| {
             it.row.head == head
         })
         .await;
         pen.release().await;
-        hears(&**store, &mut bell, &run, whose, "a release", |it| {
+        hear(&**store, &mut bells, &run, whose, "a release", |it| {
             it.driver.is_none()
         })
         .await;
@@ -607,25 +615,25 @@ pub async fn doorbells_ring_for_every_change_by_whoever_made_it(harness: &dyn Ha
     world.finish().await;
 }
 
-/// Reads whenever the bell rings until the change is there.
-async fn hears(
+/// Reads whenever a bell rings until the change is there, for each of the bells.
+async fn hear(
     store: &dyn RunStore,
-    bell: &mut crate::Doorbell,
+    bells: &mut [crate::Doorbell],
     run: &RunId,
     whose: &str,
     what: &str,
     there: impl Fn(&crate::Entry) -> bool,
 ) {
-    soon(
-        &format!("the doorbell of {whose} rings for {what}"),
-        async {
+    for (bell, which) in bells.iter_mut().zip(["doorbell", "driver's doorbell"]) {
+        let what = format!("the {which} of {whose} rings for {what}");
+        let hears = async {
             loop {
                 assert!(bell.rung().await, "the store is there");
                 if there(&store.entry(run).await.expect("the run is known")) {
                     return;
                 }
             }
-        },
-    )
-    .await;
+        };
+        soon(&what, hears).await;
+    }
 }

@@ -13,6 +13,7 @@ use super::line::Line;
 use super::open::Shared;
 use super::rows::{self, Before, Mark, RECORD};
 use super::writer::Tx;
+use crate::doorbell::Ring;
 use crate::tip::{Prepared, Tip};
 use crate::tips::Known;
 use crate::{AppendError, Appended, Error};
@@ -61,14 +62,14 @@ pub(super) async fn quick(shared: &Shared, work: &Work) -> Result<Quick, AppendE
     {
         return Ok(Quick::Look);
     }
-    let mark = Mark::Tag(tag);
+    let sealed = Arc::new(sealed);
     let line = Line::new(
         known.id,
         &before.head,
         work.epoch,
         &known.tip,
-        &sealed,
-        &mark,
+        sealed.clone(),
+        Mark::Tag(tag),
         shared.clock.floor(),
     );
     match shared.batches.submit(line).await {
@@ -80,7 +81,8 @@ pub(super) async fn quick(shared: &Shared, work: &Work) -> Result<Quick, AppendE
     let (run, head) = (row.run, row.head.seq);
     let results = known.tip.results.minus(results);
     shared.tips().put(run, known);
-    shared.ring_appended(run, head);
+    shared.tell(Ring::Driven(run, head));
+    let sealed = Arc::unwrap_or_clone(sealed);
     Ok(Quick::Landed(Appended {
         events: sealed.into_iter().map(|sealed| sealed.event).collect(),
         results,
@@ -268,7 +270,8 @@ pub(super) async fn land(tx: &Tx, landing: Landing<'_>, tip: Tip) -> Result<Land
         blobs,
     } = landing;
     let floor = tx.shared.clock.floor();
-    let line = Line::new(id, &before.head, epoch, &tip, sealed, &mark, floor);
+    let events = Arc::new(sealed.to_vec());
+    let line = Line::new(id, &before.head, epoch, &tip, events, mark, floor);
     if !line.land(tx, before.stale).await? {
         return Ok(Landed::Refused);
     }

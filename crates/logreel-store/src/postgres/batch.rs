@@ -16,6 +16,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, Sleep};
+use tokio_postgres::Statement;
 
 use super::clock::Clock;
 use super::connect::{self, Connector};
@@ -112,7 +113,7 @@ impl Batches {
         if let Some(queue) = queue.as_ref().filter(|queue| !queue.is_closed()) {
             return Ok(queue.clone());
         }
-        let pool = self.connector.pool(FLIGHTS, self.clock.clone())?;
+        let pool = self.connector.quick_pool(FLIGHTS, self.clock.clone())?;
         let (sender, jobs) = mpsc::channel(QUEUE);
         let work = send_all(pool, jobs, self.turns.clone());
         let fell = Fell(self.sheltered.clone());
@@ -298,14 +299,14 @@ async fn fly(pool: &Pool, batch: Vec<Job>, mut turn: Turn, wire: Option<Wire>) {
 async fn send(mut wire: Wire, batch: &[&Line], turn: &mut Turn) -> Vec<Wrote> {
     let all = |what: &dyn Fn() -> Wrote| batch.iter().map(|_| what()).collect();
     turn.shared = batch.len() > 1;
-    let Wire { client, late } = &mut wire;
+    let Wire { client, one, late } = &mut wire;
     late.as_mut().reset(Instant::now() + LONGEST);
     let Some(client) = client else {
         return all(&|| Wrote::NotWritten);
     };
     let sent = tokio::select! {
         biased;
-        sent = send_on(client, batch) => sent.map_err(Some),
+        sent = send_on(client, one, batch) => sent.map_err(Some),
         () = late.as_mut() => Err(None),
     };
     match sent {
@@ -331,6 +332,8 @@ async fn send(mut wire: Wire, batch: &[&Line], turn: &mut Turn) -> Vec<Wrote> {
 struct Wire {
     /// Gone only while it is dropped.
     client: Option<Object>,
+    /// What writes one event, once it was needed: looking it up by its text costs as much as filling it in.
+    one: Option<Statement>,
     late: Pin<Box<Sleep>>,
 }
 
@@ -338,6 +341,7 @@ impl Wire {
     fn new(client: Object) -> Self {
         Self {
             client: Some(client),
+            one: None,
             late: Box::pin(sleep(LONGEST)),
         }
     }
@@ -355,12 +359,19 @@ impl Drop for Wire {
     }
 }
 
-async fn send_on(client: &Object, batch: &[&Line]) -> Result<Vec<Wrote>, tokio_postgres::Error> {
+async fn send_on(
+    client: &Object,
+    one: &mut Option<Statement>,
+    batch: &[&Line],
+) -> Result<Vec<Wrote>, tokio_postgres::Error> {
     if let [alone] = batch
-        && let Some(params) = alone.params()
+        && alone.is_one()
     {
-        let statement = client.prepare_cached(Line::SQL).await?;
-        return Ok(match client.execute(&statement, &params).await? {
+        let statement = match one {
+            Some(statement) => statement,
+            None => one.insert(client.prepare_cached(Line::SQL).await?),
+        };
+        return Ok(match alone.execute(client, statement).await? {
             0 => vec![Wrote::Refused],
             _ => vec![Wrote::Landed],
         });

@@ -169,7 +169,9 @@ async fn serve(shared: &Weak<Shared>, connector: &Connector) -> Result<(), Error
     let sql = "SELECT 'logreel_' || substr(md5(current_schema()::text), 1, 16)";
     let row = client.query_one(sql, &[]).await.map_err(failed)?;
     let channel: String = row.try_get(0).map_err(failed)?;
-    let listen = format!("LISTEN {channel}");
+    // A ring is a transaction like any other, and need not outlive a crash: nobody waits for a disk, or for a
+    // standby, because of it.
+    let listen = format!("SET synchronous_commit = off; LISTEN {channel}");
     client.batch_execute(&listen).await.map_err(failed)?;
     let ring = client.prepare("SELECT pg_notify($1, $2)").await;
     let ring = ring.map_err(failed)?;

@@ -1,12 +1,15 @@
 //! Appends as statements. Each is a transaction of its own: the narrow rows move on where head and epoch are as
 //! expected, and only for those are there events. A refusal is a row less, never an error (SEMANTICS 5).
 
+use std::sync::Arc;
+
 use logreel_core::chain::Sealed;
-use logreel_core::{Epoch, Head};
+use logreel_core::{Epoch, FORMAT, Head, Timestamp};
 use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Statement};
 
 use super::failure::Halt;
-use super::rows::{Columns, Mark, results_bytes, to_text};
+use super::rows::{Mark, results_bytes, to_text};
 use super::writer::Tx;
 use crate::tip::Tip;
 
@@ -15,17 +18,30 @@ use crate::tip::Tip;
 pub(super) struct Line {
     pub run: i64,
     event_epoch: i64,
-    head_seq: i64,
-    head_digest: Vec<u8>,
+    head: Head,
     updated_at: i64,
     results: Option<Vec<u8>>,
     pulse: String,
-    before_seq: i64,
-    before_digest: Vec<u8>,
+    before: Head,
     epoch: i64,
-    events: Columns,
+    events: Arc<Vec<Sealed>>,
+    mark: Mark,
     /// Below which the stamp does not fall (`Clock::floor`).
     floor: i64,
+}
+
+/// An event as its columns are.
+struct Columns<'a> {
+    seq: i64,
+    kind: &'a str,
+    at: i64,
+    caller_at: Option<i64>,
+    epoch: i64,
+    late: bool,
+    tag: Option<i64>,
+    append_id: Option<&'a str>,
+    digest: &'a [u8],
+    body: &'a str,
 }
 
 impl Line {
@@ -45,74 +61,108 @@ impl Line {
         before: &Head,
         epoch: Epoch,
         tip: &Tip,
-        sealed: &[Sealed],
-        mark: &Mark,
+        events: Arc<Vec<Sealed>>,
+        mark: Mark,
         floor: i64,
     ) -> Self {
         let row = &tip.row;
         Self {
             run,
             event_epoch: row.epoch.0.cast_signed(),
-            head_seq: row.head.seq.0.cast_signed(),
-            head_digest: row.head.digest.as_bytes().to_vec(),
+            head: row.head,
             updated_at: row.updated_at.as_micros(),
             results: results_bytes(&tip.results),
             pulse: to_text(&row.pulse),
-            before_seq: before.seq.0.cast_signed(),
-            before_digest: before.digest.as_bytes().to_vec(),
+            before: *before,
             epoch: epoch.0.cast_signed(),
-            events: Columns::of(sealed, mark),
+            events,
+            mark,
             floor,
         }
     }
 
-    /// What [`Self::SQL`] takes, when it has one event.
-    pub fn params(&self) -> Option<[&(dyn ToSql + Sync); 22]> {
-        let events = &self.events;
-        if events.len() != 1 {
-            return None;
-        }
-        Some([
+    /// Its events; the mark is on the first.
+    fn columns(&self) -> impl Iterator<Item = Columns<'_>> {
+        let events = self.events.iter().enumerate();
+        events.map(|(index, Sealed { event, text })| {
+            let (tag, append_id) = match &self.mark {
+                _ if index > 0 => (None, None),
+                Mark::Tag(tag) => (Some(tag.cast_signed()), None),
+                Mark::Id(id) => (None, Some(id.as_str())),
+            };
+            Columns {
+                seq: event.seq.0.cast_signed(),
+                kind: event.body.kind(),
+                at: event.at.as_micros(),
+                caller_at: event.caller_at.map(Timestamp::as_micros),
+                epoch: event.epoch.0.cast_signed(),
+                late: event.late,
+                tag,
+                append_id,
+                digest: event.digest.as_bytes(),
+                body: text,
+            }
+        })
+    }
+
+    /// Whether it is what [`Self::SQL`] takes: one event.
+    pub fn is_one(&self) -> bool {
+        self.events.len() == 1
+    }
+
+    /// Writes its one event by [`Self::SQL`]; says how many it wrote.
+    pub async fn execute(
+        &self,
+        client: &Client,
+        statement: &Statement,
+    ) -> Result<u64, tokio_postgres::Error> {
+        let Some(event) = self.columns().next() else {
+            return Ok(0);
+        };
+        let params: [&(dyn ToSql + Sync); 22] = [
             &self.run,
             &self.event_epoch,
-            &self.head_seq,
-            &self.head_digest,
+            &self.head.seq.0.cast_signed(),
+            &self.head.digest.as_bytes().as_slice(),
             &self.updated_at,
             &self.results,
             &self.pulse,
-            &self.before_seq,
-            &self.before_digest,
+            &self.before.seq.0.cast_signed(),
+            &self.before.digest.as_bytes().as_slice(),
             &self.epoch,
-            &events.seq[0],
-            &events.kind[0],
-            &events.at[0],
-            &events.caller_at[0],
-            &events.epoch[0],
-            &events.late[0],
-            &events.format[0],
-            &events.tag[0],
-            &events.append_id[0],
-            &events.digest[0],
-            &events.body[0],
+            &event.seq,
+            &event.kind,
+            &event.at,
+            &event.caller_at,
+            &event.epoch,
+            &event.late,
+            &i64::from(FORMAT),
+            &event.tag,
+            &event.append_id,
+            &event.digest,
+            &event.body,
             &self.floor,
-        ])
+        ];
+        client.execute(statement, &params).await
     }
 
     /// Writes it inside a transaction; says whether it landed. A projection of another build is written anew
     /// whether or not there are events.
     pub async fn land(&self, tx: &Tx, stale: bool) -> Result<bool, Halt> {
-        if self.events.len() > 0 {
+        if !self.events.is_empty() {
             let landed = tx.query(Lines::SQL, &Lines::of([self]).params()).await?;
             return Ok(!landed.is_empty());
         }
         // A first claim moves the epoch and writes nothing else.
+        let before_seq = self.before.seq.0.cast_signed();
+        let before_digest = self.before.digest.as_bytes().as_slice();
         if stale {
             let sql = "UPDATE live SET event_epoch = $5, updated_at = $6, results = $7, pulse = $8
                 WHERE run = $1 AND head_seq = $2 AND head_digest = $3 AND epoch = $4";
             let row: [&(dyn ToSql + Sync); 8] = [
                 &self.run,
-                &self.before_seq,
-                &self.before_digest,
+                &before_seq,
+                &before_digest,
                 &self.epoch,
                 &self.event_epoch,
                 &self.updated_at,
@@ -123,12 +173,7 @@ impl Line {
         }
         let sql = "SELECT 1 FROM live
             WHERE run = $1 AND head_seq = $2 AND head_digest = $3 AND epoch = $4";
-        let head: [&(dyn ToSql + Sync); 4] = [
-            &self.run,
-            &self.before_seq,
-            &self.before_digest,
-            &self.epoch,
-        ];
+        let head: [&(dyn ToSql + Sync); 4] = [&self.run, &before_seq, &before_digest, &self.epoch];
         Ok(tx.opt(sql, &head).await?.is_some())
     }
 }
@@ -167,7 +212,7 @@ struct Events<'a> {
     tag: Vec<Option<i64>>,
     append_id: Vec<Option<&'a str>>,
     digest: Vec<&'a [u8]>,
-    body: Vec<Option<&'a str>>,
+    body: Vec<&'a str>,
 }
 
 impl<'a> Lines<'a> {
@@ -205,13 +250,13 @@ impl<'a> Lines<'a> {
             lines.line.push(number);
             lines.run.push(line.run);
             lines.event_epoch.push(line.event_epoch);
-            lines.head_seq.push(line.head_seq);
-            lines.head_digest.push(&line.head_digest);
+            lines.head_seq.push(line.head.seq.0.cast_signed());
+            lines.head_digest.push(line.head.digest.as_bytes());
             lines.updated_at.push(line.updated_at);
             lines.results.push(line.results.as_deref());
             lines.pulse.push(&line.pulse);
-            lines.before_seq.push(line.before_seq);
-            lines.before_digest.push(&line.before_digest);
+            lines.before_seq.push(line.before.seq.0.cast_signed());
+            lines.before_digest.push(line.before.digest.as_bytes());
             lines.epoch.push(line.epoch);
             lines.floor = lines.floor.max(line.floor);
             lines.events.add(number, line);
@@ -253,20 +298,20 @@ impl<'a> Lines<'a> {
 
 impl<'a> Events<'a> {
     fn add(&mut self, number: i64, line: &'a Line) {
-        let from = &line.events;
-        self.line.resize(self.line.len() + from.len(), number);
-        self.run.resize(self.run.len() + from.len(), line.run);
-        self.seq.extend(&from.seq);
-        self.kind.extend(from.kind.iter().map(String::as_str));
-        self.at.extend(&from.at);
-        self.caller_at.extend(&from.caller_at);
-        self.epoch.extend(&from.epoch);
-        self.late.extend(&from.late);
-        self.format.extend(&from.format);
-        self.tag.extend(&from.tag);
-        self.append_id
-            .extend(from.append_id.iter().map(Option::as_deref));
-        self.digest.extend(from.digest.iter().map(Vec::as_slice));
-        self.body.extend(from.body.iter().map(Option::as_deref));
+        for event in line.columns() {
+            self.line.push(number);
+            self.run.push(line.run);
+            self.seq.push(event.seq);
+            self.kind.push(event.kind);
+            self.at.push(event.at);
+            self.caller_at.push(event.caller_at);
+            self.epoch.push(event.epoch);
+            self.late.push(event.late);
+            self.format.push(i64::from(FORMAT));
+            self.tag.push(event.tag);
+            self.append_id.push(event.append_id);
+            self.digest.push(event.digest);
+            self.body.push(event.body);
+        }
     }
 }

@@ -142,15 +142,16 @@ impl RunStore for PostgresStore {
             blobs,
         };
         let shared = self.shared().clone();
+        // What follows a quick one that did not land is rare and large: it has its place only when it is needed.
         match append::quick(&shared, &work).await? {
             Quick::Landed(appended) => Ok(appended),
             Quick::Look => {
-                self.run(async move { append::in_full(&shared, work).await })
-                    .await
+                let in_full = async move { append::in_full(&shared, work).await };
+                Box::pin(self.run(in_full)).await
             }
             Quick::Lost(what) => {
-                self.run(async move { append::settle_lost(&shared, &work, what).await })
-                    .await
+                let settle = async move { append::settle_lost(&shared, &work, what).await };
+                Box::pin(self.run(settle)).await
             }
         }
     }
@@ -219,6 +220,12 @@ impl RunStore for PostgresStore {
 
     fn watch(&self, run: &RunId) -> Doorbell {
         let bell = self.shared().bells.watch(*run);
+        self.tail().wake();
+        bell
+    }
+
+    fn watch_others(&self, run: &RunId) -> Doorbell {
+        let bell = self.shared().bells.watch_others(*run);
         self.tail().wake();
         bell
     }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use logreel_core::RunId;
+use logreel_core::{RunId, Seq};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
@@ -19,6 +19,7 @@ use super::open::Shared;
 use super::rows;
 use super::writer::{Tx, pause};
 use crate::Error;
+use crate::doorbell::Ring;
 
 const EVERY: Duration = Duration::from_millis(20);
 /// The same while others ring (`bell`): only what rang in vain is found so.
@@ -59,8 +60,26 @@ impl Tail {
     }
 }
 
-/// How a run was when it was last looked at: any difference is a ring.
-type Seen = HashMap<RunId, String>;
+/// How runs were when they were last looked at: any difference is a ring.
+type Seen = HashMap<RunId, Looks>;
+
+#[derive(PartialEq, Eq)]
+struct Looks {
+    head: Seq,
+    /// All but how far its log reaches.
+    rest: String,
+}
+
+/// What to tell of a run that looks like this now. One that was not looked at before may have rung before it was
+/// listened for.
+fn difference(run: RunId, before: Option<&Looks>, now: Option<&Looks>) -> Option<Ring> {
+    match (before, now) {
+        (before, now) if before == now => None,
+        // A driver that appended this itself need not read it.
+        (Some(before), Some(now)) if before.rest == now.rest => Some(Ring::Appended(run, now.head)),
+        _ => Some(Ring::Changed(run)),
+    }
+}
 
 #[derive(Default)]
 struct Ear {
@@ -123,19 +142,21 @@ async fn listen(tx: &Tx, before: Ear) -> Result<Ear, Halt> {
     };
     if !listened.is_empty() {
         let names: Vec<String> = listened.iter().map(RunId::to_string).collect();
-        let sql = "SELECT r.run, concat_ws(' ', r.status, r.erased, r.read_only,
-              coalesce(l.head_seq, r.head_seq), coalesce(l.epoch, r.epoch), l.run IS NULL,
-              coalesce(l.owner, 0), coalesce(l.ready_at, -1), o.gone)
+        let sql = "SELECT r.run, coalesce(l.head_seq, r.head_seq, 0),
+              concat_ws(' ', r.status, r.erased, r.read_only, coalesce(l.epoch, r.epoch),
+                l.run IS NULL, coalesce(l.owner, 0), coalesce(l.ready_at, -1), o.gone)
             FROM runs r LEFT JOIN live l ON l.run = r.id LEFT JOIN owners o ON o.id = l.owner
             WHERE r.run = ANY($1)";
         for row in tx.query(sql, &[&names]).await? {
-            now.runs
-                .insert(rows::run_id(row.try_get(0)?)?, row.try_get(1)?);
+            let looks = Looks {
+                head: Seq(row.try_get::<_, i64>(1)?.cast_unsigned()),
+                rest: row.try_get(2)?,
+            };
+            now.runs.insert(rows::run_id(row.try_get(0)?)?, looks);
         }
         for run in listened {
-            // One that was not looked at before may have rung before it was listened for.
-            if before.runs.get(&run) != now.runs.get(&run) {
-                bells.ring(&run);
+            if let Some(ring) = difference(run, before.runs.get(&run), now.runs.get(&run)) {
+                bells.tell(ring);
             }
         }
     }

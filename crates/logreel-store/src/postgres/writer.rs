@@ -16,6 +16,7 @@ use super::connect;
 use super::failure::{Halt, failed, may_retry, was_answered};
 use super::open::Shared;
 use crate::Error;
+use crate::doorbell::Ring;
 
 /// How often a transaction that had to give way is done again.
 const TRIES: u32 = 12;
@@ -32,6 +33,7 @@ pub(super) struct Tx {
     /// Gone only while it is dropped.
     client: Option<Object>,
     pub shared: Arc<Shared>,
+    /// What is told to those who listen once it is committed.
     rings: Mutex<Vec<Ring>>,
     /// The connection is in the middle of something. Whoever panics or is dropped there leaves it so, and the
     /// connection is closed instead of given to the next.
@@ -46,13 +48,6 @@ impl Drop for Tx {
             drop(Object::take(client));
         }
     }
-}
-
-/// What is told to those who listen once it is committed.
-#[derive(Debug, Clone, Copy)]
-enum Ring {
-    Appended(RunId, Seq),
-    Changed(RunId),
 }
 
 impl Tx {
@@ -153,20 +148,13 @@ impl Tx {
     /// What it would have written is not there, or may not be: nobody may guess from it.
     fn take_back(&self) {
         for ring in self.rings().drain(..) {
-            let (Ring::Appended(run, _) | Ring::Changed(run)) = ring;
-            self.shared.tips().forget(&run);
+            self.shared.tips().forget(&ring.run());
         }
     }
 
     fn tell(&self) {
         for ring in self.rings().drain(..) {
-            match ring {
-                Ring::Appended(run, head) => self.shared.ring_appended(run, head),
-                Ring::Changed(run) => {
-                    self.shared.bells.ring(&run);
-                    self.shared.bell.ring(run);
-                }
-            }
+            self.shared.tell(ring);
         }
     }
 }
@@ -364,10 +352,10 @@ impl Shared {
         pause(Duration::from_micros(micros)).await;
     }
 
-    /// The run's log was appended to and now reaches `head`, and it is committed.
-    pub fn ring_appended(&self, run: RunId, head: Seq) {
-        self.bells.ring_appended(&run, head);
-        self.bell.ring(run);
+    /// Rings here and in other processes: it is committed.
+    pub fn tell(&self, ring: Ring) {
+        self.bells.tell(ring);
+        self.bell.ring(ring.run());
     }
 
     pub fn tips(&self) -> std::sync::MutexGuard<'_, crate::tips::Tips> {

@@ -265,7 +265,10 @@ pub(super) fn land(tx: &mut Tx<'_>, landing: Landing<'_>, tip: &Tip) -> Result<L
     let pos = *tx.next_pos()?;
     rows::insert_events(conn, id, tx.next_pos()?, sealed, mark)?;
     rows::insert_blobs(conn, id, blobs, Sources::new(conn, id, sealed, pos))?;
-    tx.ring(row.run, row.head.seq);
+    match mark {
+        Mark::Tag(0) | Mark::Id(_) => tx.ring(row.run, row.head.seq),
+        Mark::Tag(_) => tx.ring_driven(row.run, row.head.seq),
+    }
     project(tx, id, &before, tip)
 }
 

@@ -172,6 +172,12 @@ impl RunStore for SqliteStore {
         bell
     }
 
+    fn watch_others(&self, run: &RunId) -> Doorbell {
+        let bell = self.shared().bells.watch_others(*run);
+        self.tail().wake();
+        bell
+    }
+
     fn watch_all(&self) -> Doorbell {
         let bell = self.shared().bells.watch_all();
         self.tail().wake();

@@ -36,6 +36,7 @@ use super::connect::{SERVED_PAGES, nap};
 use super::failure::{Halt, failed, surely_not_written};
 use super::open::{Shared, connect_writer};
 use crate::Error;
+use crate::doorbell::Ring;
 use crate::tips::Tips;
 
 /// A writer busy for this long on end ..
@@ -93,12 +94,9 @@ pub(super) struct Tx<'a> {
     pub shared: &'a Shared,
     pub tips: &'a mut Tips,
     next_pos: Option<i64>,
+    /// What to tell whoever watches, once it is committed.
     changed: Vec<Ring>,
 }
-
-/// What to tell whoever watches a run, once it is committed: how far its log reaches when it was only
-/// appended to.
-type Ring = (RunId, Option<Seq>);
 
 trait Job: Send {
     fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), rusqlite::Error>;
@@ -160,7 +158,12 @@ impl Tx<'_> {
 
     /// Whoever watches this run hears once it is committed that its log reaches `head`.
     pub fn ring(&mut self, run: RunId, head: Seq) {
-        self.changed.push((run, Some(head)));
+        self.changed.push(Ring::Appended(run, head));
+    }
+
+    /// The same, but for the run's driver, which appended.
+    pub fn ring_driven(&mut self, run: RunId, head: Seq) {
+        self.changed.push(Ring::Driven(run, head));
     }
 
     /// The same for a change without an event, of which other processes would not hear otherwise.
@@ -172,7 +175,7 @@ impl Tx<'_> {
         self.conn
             .prepare_cached(sql)?
             .execute([last - RINGS_KEPT])?;
-        self.changed.push((run, None));
+        self.changed.push(Ring::Changed(run));
         Ok(())
     }
 }
@@ -320,11 +323,8 @@ impl Writer {
         seat.pace.done(self.shared.env.monotonic());
         drop(seat);
         drop(after);
-        for (run, head) in changed {
-            match head {
-                Some(head) => self.shared.bells.ring_appended(&run, head),
-                None => self.shared.bells.ring(&run),
-            }
+        for ring in changed {
+            self.shared.bells.tell(ring);
         }
     }
 
