@@ -19,6 +19,8 @@ pub struct Batch<'a> {
     /// The row, and those entries of `base` that were spoken of.
     ahead: RunState,
     results: ResultSet,
+    /// Facts whose results are not among these yet: only an end asks for the sum, and each costs a hash.
+    unsummed: Vec<Body>,
     epoch: Epoch,
 }
 
@@ -36,14 +38,22 @@ impl<'a> Batch<'a> {
             base,
             ahead,
             results: *results,
+            unsummed: Vec::new(),
             epoch,
         }
     }
 
     /// Decides the next command. A refused one leaves the batch as it was.
     pub fn decide(&mut self, command: Command) -> Result<Draft, Rejected> {
-        if let Command::Record { body, .. } = &command {
-            self.look_up(body);
+        match &command {
+            Command::Record { body, .. } if !body.is_terminal() => self.look_up(body),
+            Command::Record { body, .. } => {
+                self.look_up(body);
+                self.sum_up();
+            }
+            Command::StartChild { .. } | Command::Complete { .. } | Command::Fail { .. } => {
+                self.sum_up();
+            }
         }
         let draft = decide(&self.ahead, &self.results, self.epoch, command)?;
         let row = &self.ahead.row;
@@ -60,9 +70,15 @@ impl<'a> Batch<'a> {
             .apply(&event)
             .map_err(|illegal| Rejected::Illegal(illegal.why))?;
         if !draft.late {
-            self.results = self.results.plus(ResultSet::of(&draft.body));
+            self.unsummed.push(event.body);
         }
         Ok(draft)
+    }
+
+    fn sum_up(&mut self) {
+        for body in self.unsummed.drain(..) {
+            self.results = self.results.plus(ResultSet::of(&body));
+        }
     }
 
     /// The id the next wait gets.

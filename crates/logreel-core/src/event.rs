@@ -62,7 +62,7 @@ macro_rules! kinds {
 
             pub(crate) fn write(&self) -> Result<String, serde_json::Error> {
                 match self {
-                    $(Self::$variant(body) => serde_json::to_string(body),)*
+                    $(Self::$variant(body) => to_text(body),)*
                     Self::Unknown(unknown) => Ok(unknown.raw.text().to_owned()),
                 }
             }
@@ -82,6 +82,13 @@ macro_rules! kinds {
             }
         })*
     };
+}
+
+/// Most bodies are shorter than what is set aside at first: growing a text step by step costs as much as writing it.
+fn to_text<T: Serialize>(body: &T) -> Result<String, serde_json::Error> {
+    let mut text = Vec::with_capacity(1024);
+    serde_json::to_writer(&mut text, body)?;
+    String::from_utf8(text).map_err(serde::ser::Error::custom)
 }
 
 kinds! {

@@ -392,19 +392,16 @@ impl StepId {
         I: IntoIterator,
         I::Item: AsRef<str>,
     {
-        let parts: Vec<String> = parts
-            .into_iter()
-            .map(|part| part.as_ref().to_owned())
-            .collect();
+        let parts: Vec<I::Item> = parts.into_iter().collect();
+        let parts: Vec<&str> = parts.iter().map(AsRef::as_ref).collect();
         for part in &parts {
             check_step_part(part)?;
         }
-        let value = match parts.as_slice() {
+        Ok(Self::of(match parts.as_slice() {
             [] => return Err(IdError::Step("[]".to_owned())),
-            [only] => serde_json::Value::from(only.as_str()),
-            _ => serde_json::Value::from(parts),
-        };
-        Ok(Self::of(raw(&value)))
+            [only] => raw(only),
+            _ => raw(&parts),
+        }))
     }
 
     fn of(text: Box<RawValue>) -> Self {
@@ -521,7 +518,7 @@ impl StepId {
 /// The first byte of U+0080 to U+009F, which are control characters, in UTF-8.
 const C1_LEAD: u8 = 0xc2;
 
-fn raw(value: &serde_json::Value) -> Box<RawValue> {
+fn raw<T: Serialize + ?Sized>(value: &T) -> Box<RawValue> {
     serde_json::value::to_raw_value(value).expect("strings and arrays always serialize")
 }
 

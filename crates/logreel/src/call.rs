@@ -15,7 +15,7 @@ use logreel_core::meaning::{digest_of, effect_key};
 use logreel_core::state::CallState;
 use logreel_core::{Blob, Body, CallId, Digest, Epoch, Json, Payload, Seq};
 
-use crate::ctx::{Counted, Ctx, OUTER, Outer};
+use crate::ctx::{Counted, Ctx, Key, OUTER, Outer};
 use crate::error::TaskError;
 use crate::journal::{NEW_WAIT, RecordError, Stop};
 use crate::step::panic_text;
@@ -298,7 +298,7 @@ impl<'c> ToolCall<'c> {
         let work = async { AssertUnwindSafe(work(key)).catch_unwind().await };
         let outer = Outer {
             step,
-            key,
+            key: Key::Is(key),
             gives_up: self.effect != Effect::Write,
         };
         let work = OUTER.scope(outer, work);

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use logreel_core::event::{Custom, RunKind, StatePatched};
+use logreel_core::meaning::effect_key;
 use logreel_core::{Body, Digest, RunId, StepId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -103,9 +104,27 @@ tokio::task_local! {
 #[derive(Clone)]
 pub(crate) struct Outer {
     pub(crate) step: StepId,
-    pub(crate) key: Digest,
+    pub(crate) key: Key,
     /// It says itself when its work is given up: what runs inside need not.
     pub(crate) gives_up: bool,
+}
+
+/// The idempotency key of a step's work.
+#[derive(Clone)]
+pub(crate) enum Key {
+    Is(Digest),
+    /// Computed when it is asked for, from the step and the digest of its input.
+    BoundTo(Option<Digest>),
+}
+
+impl Outer {
+    /// The idempotency key of its work.
+    pub(crate) fn key(&self, run: &RunId) -> Digest {
+        match &self.key {
+            Key::Is(key) => *key,
+            Key::BoundTo(input) => effect_key(run, &self.step.canonical(), input.as_ref()),
+        }
+    }
 }
 
 impl Execution {
@@ -419,7 +438,8 @@ impl Ctx {
     /// Inside a step: its idempotency key, the same over attempts and drivers, different in a fork.
     /// Give it to whatever the step calls.
     pub fn key(&self) -> Result<Digest, TaskError> {
-        OUTER.try_with(|outer| outer.key).map_err(|_| {
+        let key = OUTER.try_with(|outer| outer.key(&self.run_id()));
+        key.map_err(|_| {
             TaskError::new("ctx.key() is the key of a step; ask for it inside one").permanent()
         })
     }

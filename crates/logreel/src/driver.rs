@@ -274,7 +274,7 @@ async fn watch_over(
     function: &mut JoinHandle<Result<Json, TaskError>>,
 ) -> Result<Returned, Stop> {
     let journal = &execution.journal;
-    let mut doorbell = engine.store.watch(&journal.run);
+    let mut doorbell = engine.store.watch_others(&journal.run);
     let mut shown = false;
     let mut outage = Outage::default();
     let mut parked = std::pin::pin!(idle(execution));

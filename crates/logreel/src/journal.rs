@@ -5,14 +5,14 @@
 //! dropped half-way strands nobody: its append stays where the next in line finds it and sends it
 //! again under the same id, which gets the first answer.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use logreel_core::event::{Effect, Resolution, StepStarted, WaitKind};
-use logreel_core::meaning::ResultSet;
+use logreel_core::meaning::{ResultSet, effect_key};
 use logreel_core::row::End;
 use logreel_core::{
     AppendId, Batch, Blob, Body, Command, Digest, Draft, Epoch, Event, Json, Payload, Rejected,
@@ -23,7 +23,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::ctx::Counted;
 use crate::hook::Hooks;
-use crate::outage::Outage;
+use crate::outage::{Outage, Patience};
 use crate::owner::LOOK_EVERY;
 use crate::step::GIVEN_UP;
 use crate::{Error, ErrorKind, value};
@@ -32,13 +32,8 @@ use crate::{Error, ErrorKind, value};
 pub(crate) const PAGE: usize = 1000;
 /// How many bytes of recorded results are kept from the first fold; the rest is read again.
 const CACHE_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// How long a driver that was told to stop waits for a store that cannot be reached. Before that it waits as
-/// long as it takes: what it has was done, and would be done again.
-const UNAVAILABLE_MAX: Duration = Duration::from_secs(30);
 /// How many milliseconds a look waits for an append that is under way.
 const LOOK_TRIES: u32 = 100;
-/// How long is waited before an append is sent again, at first and at most.
-const AGAIN: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
 /// Why a driver must stop what it is doing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,22 +74,7 @@ struct InFlight {
     append: Append,
     /// Each with how many of the append's events are its own.
     members: Vec<(Pending, usize)>,
-    away: Away,
-}
-
-/// A store that cannot be reached: since when, and how long to wait before it is asked again.
-struct Away {
-    since: Option<Duration>,
-    pause: Duration,
-}
-
-impl Away {
-    fn not_yet() -> Self {
-        Self {
-            since: None,
-            pause: AGAIN.0,
-        }
-    }
+    patience: Patience,
 }
 
 struct Folded {
@@ -103,7 +83,7 @@ struct Folded {
     outbox: VecDeque<Pending>,
     /// Steps under way that may still end without a `step.started` of their own. One stays here until
     /// its outcome is folded, so that a wait that is decided meanwhile announces it.
-    quiet: BTreeMap<StepId, StepStarted>,
+    quiet: HashMap<StepId, StepStarted>,
     /// The append in flight starts a wait.
     wait_in_flight: bool,
     /// Batches of one, after a batch was refused because of one of its members.
@@ -126,6 +106,8 @@ pub(crate) struct Journal {
     writer: tokio::sync::Mutex<Option<InFlight>>,
     changed: watch::Sender<u64>,
     stop: watch::Sender<Option<Stop>>,
+    /// The tag of the next append. Drawn once: the kernel is asked for every random number.
+    tag: AtomicU64,
     /// Appends that had landed before they were answered.
     answered_again: AtomicU64,
     /// Who waits for an answer of the store: the run has more to do than to wait.
@@ -189,7 +171,7 @@ impl Journal {
             state,
             results: entry.results,
             outbox: VecDeque::new(),
-            quiet: BTreeMap::new(),
+            quiet: HashMap::new(),
             wait_in_flight: false,
             alone: 0,
             dead: None,
@@ -197,6 +179,7 @@ impl Journal {
             recorded_bytes,
             unread,
         };
+        let tag = env.random_u64();
         let journal = Self {
             run,
             epoch,
@@ -208,6 +191,7 @@ impl Journal {
             writer: tokio::sync::Mutex::new(None),
             changed: watch::Sender::new(0),
             stop: watch::Sender::new(None),
+            tag: AtomicU64::new(tag),
             answered_again: AtomicU64::new(0),
             asking: AtomicUsize::new(0),
         };
@@ -349,7 +333,11 @@ impl Journal {
                     | logreel_store::Error::Unavailable { .. }),
                 )) => {
                     let error = error.into();
-                    if self.wait_out(&mut in_flight.away, &error).await.is_break() {
+                    if self
+                        .wait_out(&mut in_flight.patience, &error)
+                        .await
+                        .is_break()
+                    {
                         self.give_up(writer.take(), &error);
                         return;
                     }
@@ -376,20 +364,11 @@ impl Journal {
 
     /// Waits before a store is asked again that cannot be reached. Breaks off when this driver was told to stop
     /// and has waited long enough.
-    async fn wait_out(&self, away: &mut Away, error: &Error) -> ControlFlow<()> {
-        let now = self.env.monotonic();
-        // Said once: a full disk would be told of fifty times a second.
-        let since = *away.since.get_or_insert_with(|| {
-            tracing::warn!(run = %self.run, %error, "appending again until it lands");
-            now
-        });
-        if self.stopped().is_some() && now.saturating_sub(since) > UNAVAILABLE_MAX {
-            return ControlFlow::Break(());
-        }
-        let pause = away.pause;
-        away.pause = (2 * pause).min(AGAIN.1);
-        self.env.sleep(pause).await;
-        ControlFlow::Continue(())
+    async fn wait_out(&self, patience: &mut Patience, error: &Error) -> ControlFlow<()> {
+        let is_stopped = self.stopped().is_some();
+        patience
+            .wait(&*self.env, &self.run, error, is_stopped)
+            .await
     }
 
     /// Reads what others appended, when the run's doorbell rings. `head` is how far the log is known
@@ -499,11 +478,13 @@ impl Journal {
         let mut members = Vec::new();
         while let Some(pending) = outbox.pop_front() {
             if starts_wait(&pending.commands) {
-                for started in quiet.values() {
+                let mut under_way: Vec<&StepStarted> = quiet.values().collect();
+                under_way.sort_by(|one, other| one.step.cmp(&other.step));
+                for started in under_way {
                     if has_ended(&started.step, &drafts) {
                         continue;
                     }
-                    let announcement = Pending::unasked(Body::from(started.clone()).into());
+                    let announcement = Pending::unasked(keyed(&self.run, started).into());
                     match decide_all(state, &mut batch, &announcement.commands) {
                         Ok(decided) if decided.is_empty() => {}
                         Ok(decided) => {
@@ -539,15 +520,20 @@ impl Journal {
             run: self.run,
             expect: state.row.head,
             epoch: self.epoch,
-            id: AppendId::driver(self.env.random_u64()),
+            id: AppendId::driver(self.next_tag()),
             drafts,
             blobs,
         };
         Some(InFlight {
             append,
             members,
-            away: Away::not_yet(),
+            patience: Patience::default(),
         })
+    }
+
+    /// A tag that no other append has at this place of the log. 0 is the store's own.
+    fn next_tag(&self) -> u64 {
+        self.tag.fetch_add(1, Ordering::Relaxed).max(1)
     }
 
     /// Folds what landed and answers its members, then tells the hooks: a slow hook delays neither a
@@ -567,25 +553,27 @@ impl Journal {
         }
         self.folded().wait_in_flight = false;
         self.notice_stops();
-        let mut own = events.iter();
+        let told = self.hooks.wanted().then(|| events.clone());
+        let mut own = events.into_iter();
         for (member, count) in members {
-            reply(member, Ok(own.by_ref().take(count).cloned().collect()));
+            reply(member, Ok(own.by_ref().take(count).collect()));
         }
-        self.hooks
-            .tell(self.run, self.session.as_ref(), &events)
-            .await;
+        if let Some(events) = told {
+            let session = self.session.as_ref();
+            self.hooks.tell(self.run, session, &events).await;
+        }
     }
 
     /// [`Journal::catch_up`] for an append that conflicts: what it holds was done, and would be done again
     /// if it were given up because a read failed (SEMANTICS 3).
     async fn surely_catch_up(&self) -> Result<(), Error> {
-        let mut away = Away::not_yet();
+        let mut patience = Patience::default();
         loop {
             let error = match self.catch_up().await {
                 Err(error) if error.kind() == ErrorKind::Unavailable => error,
                 caught_up => return caught_up,
             };
-            if self.wait_out(&mut away, &error).await.is_break() {
+            if self.wait_out(&mut patience, &error).await.is_break() {
                 return Err(error);
             }
         }
@@ -622,7 +610,9 @@ impl Journal {
         }
         folded.results = folded.results.plus(results);
         drop(folded);
-        self.changed.send_modify(|changes| *changes += 1);
+        if self.changed.receiver_count() > 0 {
+            self.changed.send_modify(|changes| *changes += 1);
+        }
         Ok(())
     }
 
@@ -728,6 +718,20 @@ fn starts_wait(commands: &[Command]) -> bool {
         )
     };
     commands.iter().any(starts)
+}
+
+/// The announcement of a step, with its key.
+fn keyed(run: &RunId, started: &StepStarted) -> Body {
+    let key = effect_key(
+        run,
+        &started.step.canonical(),
+        started.input_digest.as_ref(),
+    );
+    let key = Some(key);
+    Body::from(StepStarted {
+        key,
+        ..started.clone()
+    })
 }
 
 /// Whether these drafts end the step.

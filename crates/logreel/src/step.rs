@@ -12,7 +12,7 @@ use logreel_core::{Body, Digest, IdError, Json, Payload, Seq, StepId, StepState,
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::ctx::{Counted, Ctx, OUTER, Outer};
+use crate::ctx::{Counted, Ctx, Key, OUTER, Outer};
 use crate::error::TaskError;
 use crate::journal::{Announce, Journal, RecordError, Stop};
 
@@ -384,7 +384,8 @@ impl Running<'_> {
             Announce::Later => tokio::select! {
                 biased;
                 outcome = &mut work => Some(outcome),
-                () = journal.env.sleep(ANNOUNCE_AFTER) => None,
+                // Made only when it is needed.
+                () = async { journal.env.sleep(ANNOUNCE_AFTER).await } => None,
             },
         };
         let (outcome, announced) = match quick {
@@ -420,7 +421,7 @@ impl Running<'_> {
     {
         let outer = Outer {
             step: self.step.clone(),
-            key: self.key(),
+            key: Key::BoundTo(self.input_digest),
             gives_up: false,
         };
         let work = OUTER.scope(outer, AssertUnwindSafe(work?).catch_unwind());
@@ -448,18 +449,22 @@ impl Running<'_> {
         effect_key(run, &self.step.canonical(), self.input_digest.as_ref())
     }
 
+    /// That it started, without its key: most are never announced, and a key is a hash.
     fn started(&self, attempt: u32) -> StepStarted {
         StepStarted {
             attempt,
             effect: self.effect,
             input_digest: self.input_digest,
-            key: Some(self.key()),
+            key: None,
             step: self.step.clone(),
         }
     }
 
     async fn announce(&self, attempt: u32) -> Result<(), TaskError> {
-        let started = self.started(attempt);
+        let started = StepStarted {
+            key: Some(self.key()),
+            ..self.started(attempt)
+        };
         self.ctx.0.record(started.into(), Vec::new()).await?;
         Ok(())
     }

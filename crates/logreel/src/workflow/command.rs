@@ -122,9 +122,8 @@ pub(crate) async fn to_its_end(ctx: &Ctx, execution: Execution) -> Result<Ended,
         start
             .env
             .push(("LOGREEL_STEP".to_owned(), outer.step.to_string()));
-        start
-            .env
-            .push(("LOGREEL_KEY".to_owned(), outer.key.to_string()));
+        let key = outer.key(&ctx.run_id()).to_string();
+        start.env.push(("LOGREEL_KEY".to_owned(), key));
     }
     let tells_itself = outer.as_ref().is_some_and(|outer| outer.gives_up);
     let execution = &ctx.0;
