@@ -113,16 +113,16 @@ pub(crate) struct Outer {
 #[derive(Clone)]
 pub(crate) enum Key {
     Is(Digest),
-    /// Computed when it is asked for, from the step and the digest of its input.
-    BoundTo(Option<Digest>),
+    /// Computed when it is asked for, from the run, the step and the digest of its input.
+    BoundTo(RunId, Option<Digest>),
 }
 
 impl Outer {
     /// The idempotency key of its work.
-    pub(crate) fn key(&self, run: &RunId) -> Digest {
+    pub(crate) fn key(&self) -> Digest {
         match &self.key {
             Key::Is(key) => *key,
-            Key::BoundTo(input) => effect_key(run, &self.step.canonical(), input.as_ref()),
+            Key::BoundTo(run, input) => effect_key(run, &self.step.canonical(), input.as_ref()),
         }
     }
 }
@@ -438,7 +438,7 @@ impl Ctx {
     /// Inside a step: its idempotency key, the same over attempts and drivers, different in a fork.
     /// Give it to whatever the step calls.
     pub fn key(&self) -> Result<Digest, TaskError> {
-        let key = OUTER.try_with(|outer| outer.key(&self.run_id()));
+        let key = OUTER.try_with(Outer::key);
         key.map_err(|_| {
             TaskError::new("ctx.key() is the key of a step; ask for it inside one").permanent()
         })

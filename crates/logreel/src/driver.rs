@@ -13,7 +13,7 @@ use logreel_core::meaning::effect_key;
 use logreel_core::{
     Body, Command, Epoch, Event, Json, Payload, Rejected, RunId, RunState, Seq, Timestamp,
 };
-use logreel_store::{ClaimOutcome, Entry};
+use logreel_store::{ClaimOutcome, Doorbell, Entry};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -125,6 +125,7 @@ async fn drive_to_stop(
     let owner = engine.owner().await?;
     // Whatever came before is seen by the journal, which reads log and epoch from here on.
     let lapses = owner.lapses();
+    let doorbell = engine.store.watch_others(&run);
     let mut logged = Logged::default();
     let mut claimed_with: Vec<Event> = Vec::new();
     let mut drivers: Vec<(Epoch, Timestamp)> = Vec::new();
@@ -217,7 +218,7 @@ async fn drive_to_stop(
         execution: Arc::clone(&execution),
     };
     let mut function = AbortOnDrop(tokio::spawn(tracked));
-    let stop = watch_over(engine, &execution, &mut function.0).await;
+    let stop = watch_over(engine, &execution, doorbell, &mut function.0).await;
     let returned = match stop {
         Ok(returned) => Some(returned),
         Err(stop) => wind_down(&execution, &mut function.0, &stop).await,
@@ -271,10 +272,10 @@ type Returned = Result<Result<Json, TaskError>, tokio::task::JoinError>;
 async fn watch_over(
     engine: &Inner,
     execution: &Execution,
+    mut doorbell: Doorbell,
     function: &mut JoinHandle<Result<Json, TaskError>>,
 ) -> Result<Returned, Stop> {
     let journal = &execution.journal;
-    let mut doorbell = engine.store.watch_others(&journal.run);
     let mut shown = false;
     let mut outage = Outage::default();
     let mut parked = std::pin::pin!(idle(execution));

@@ -421,7 +421,7 @@ impl Running<'_> {
     {
         let outer = Outer {
             step: self.step.clone(),
-            key: Key::BoundTo(self.input_digest),
+            key: Key::BoundTo(self.ctx.run_id(), self.input_digest),
             gives_up: false,
         };
         let work = OUTER.scope(outer, AssertUnwindSafe(work?).catch_unwind());

@@ -113,7 +113,7 @@ impl Batches {
         if let Some(queue) = queue.as_ref().filter(|queue| !queue.is_closed()) {
             return Ok(queue.clone());
         }
-        let pool = self.connector.quick_pool(FLIGHTS, self.clock.clone())?;
+        let pool = self.connector.pool(FLIGHTS, self.clock.clone())?;
         let (sender, jobs) = mpsc::channel(QUEUE);
         let work = send_all(pool, jobs, self.turns.clone());
         let fell = Fell(self.sheltered.clone());

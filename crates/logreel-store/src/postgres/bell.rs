@@ -26,6 +26,9 @@ const AFTER_FAILURE: Duration = Duration::from_secs(1);
 const NAMED: usize = 150;
 /// Rings that wait to be heard here.
 const HEARD: usize = 256;
+/// A ring is a transaction like any other, but need not outlive a crash: nobody waits for a disk, or for a standby,
+/// because of it. Only for this transaction: a pooler may give the session to someone else.
+const RING: &str = "SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, $2)";
 /// Stands for runs that are not named.
 const MANY: &str = "*";
 
@@ -169,12 +172,9 @@ async fn serve(shared: &Weak<Shared>, connector: &Connector) -> Result<(), Error
     let sql = "SELECT 'logreel_' || substr(md5(current_schema()::text), 1, 16)";
     let row = client.query_one(sql, &[]).await.map_err(failed)?;
     let channel: String = row.try_get(0).map_err(failed)?;
-    // A ring is a transaction like any other, and need not outlive a crash: nobody waits for a disk, or for a
-    // standby, because of it.
-    let listen = format!("SET synchronous_commit = off; LISTEN {channel}");
+    let listen = format!("LISTEN {channel}");
     client.batch_execute(&listen).await.map_err(failed)?;
-    let ring = client.prepare("SELECT pg_notify($1, $2)").await;
-    let ring = ring.map_err(failed)?;
+    let ring = client.prepare(RING).await.map_err(failed)?;
     match shared.upgrade() {
         Some(strong) => {
             strong.bell.heard.store(true, Ordering::Relaxed);

@@ -44,11 +44,6 @@ const SETTINGS: [(&str, &str); 3] = [
     ("default_transaction_isolation", "read committed"),
 ];
 
-/// What else those are told that send nothing but appends of one statement. All that such a one waits for before
-/// its commit, which no timeout ends, is two locks at most; a timer for locks is set only when it must wait, the
-/// other one before and after every statement.
-const QUICK: &str = "SET statement_timeout = 0; SET lock_timeout = '8s'";
-
 /// Where the database is, without its password.
 pub(super) struct Place {
     config: Config,
@@ -182,21 +177,6 @@ pub(super) type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
 impl Connector {
     /// A pool of connections; nothing is connected yet.
     pub fn pool(&self, size: usize, clock: Arc<Clock>) -> Result<Pool, Error> {
-        self.pool_with(None, size, clock)
-    }
-
-    /// The same for appends of one statement.
-    pub fn quick_pool(&self, size: usize, clock: Arc<Clock>) -> Result<Pool, Error> {
-        self.pool_with(Some(QUICK), size, clock)
-    }
-
-    /// `told`: what each connection is told last.
-    fn pool_with(
-        &self,
-        told: Option<&'static str>,
-        size: usize,
-        clock: Arc<Clock>,
-    ) -> Result<Pool, Error> {
         let how = ManagerConfig {
             recycling_method: RecyclingMethod::Fast,
         };
@@ -211,10 +191,7 @@ impl Connector {
                     Err(Unfit::Failed(error)) => return Err(HookError::Backend(error)),
                     Err(Unfit::Refused(why)) => return Err(HookError::message(why)),
                 }
-                match told {
-                    Some(sql) => client.batch_execute(sql).await.map_err(HookError::Backend),
-                    None => Ok(()),
-                }
+                Ok(())
             })
         });
         Pool::builder(manager)

@@ -122,7 +122,7 @@ pub(crate) async fn to_its_end(ctx: &Ctx, execution: Execution) -> Result<Ended,
         start
             .env
             .push(("LOGREEL_STEP".to_owned(), outer.step.to_string()));
-        let key = outer.key(&ctx.run_id()).to_string();
+        let key = outer.key().to_string();
         start.env.push(("LOGREEL_KEY".to_owned(), key));
     }
     let tells_itself = outer.as_ref().is_some_and(|outer| outer.gives_up);
