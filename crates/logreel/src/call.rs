@@ -173,7 +173,7 @@ impl<'c> ToolCall<'c> {
             redacted: 0,
         };
         let (called, blobs) = (Body::from(called), Vec::from_iter(blob));
-        let mut pending = None;
+        let mut unannounced = false;
         let waits_open = journal.with_state(|state| !state.row.facts.waits.is_empty());
         // One that a limit may refuse is not made before it was not.
         let limited = journal.with_state(|state| {
@@ -195,11 +195,10 @@ impl<'c> ToolCall<'c> {
             crate::driver::check_lease(&ctx.0).await?;
         } else {
             // It goes out with its result, or by itself when that takes longer.
-            let submitted = journal.submit(vec![called.into()], blobs);
-            match submitted {
-                Ok(answer) => pending = Some(answer),
-                Err(error) => return Err(ctx.0.refused(error).await),
+            if let Err(error) = journal.submit(vec![called.into()], blobs) {
+                return Err(ctx.0.refused(error).await);
             }
+            unannounced = true;
         }
         let work = match &ctx.0.engine.stage {
             Some(stage) => Either::Left(stage.call(&self.call)),
@@ -207,7 +206,7 @@ impl<'c> ToolCall<'c> {
         };
         let mut work = std::pin::pin!(work);
         let mut outcome = None;
-        if pending.is_some() {
+        if unannounced {
             tokio::select! {
                 biased;
                 done = &mut work => outcome = Some(done),

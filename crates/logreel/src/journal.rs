@@ -8,18 +8,19 @@
 use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use logreel_core::event::{Effect, Resolution, StepStarted, WaitKind};
 use logreel_core::meaning::{ResultSet, effect_key};
 use logreel_core::row::End;
+use logreel_core::state::Map;
 use logreel_core::{
     AppendId, Batch, Blob, Body, Command, Digest, Draft, Epoch, Event, Json, Payload, Rejected,
     RunId, RunState, Seq, Session, StepId, WaitId,
 };
 use logreel_store::{Append, AppendError, Appended, Env, RunStore};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 
 use crate::ctx::Counted;
 use crate::hook::Hooks;
@@ -64,10 +65,13 @@ pub(crate) enum RecordError {
 
 type Answer = Result<Vec<Event>, RecordError>;
 
+/// Where an answer is put. Nobody waits here: whoever asked waits for the writer, and finds it then.
+type Slot = Arc<OnceLock<Answer>>;
+
 struct Pending {
     commands: Vec<Command>,
     blobs: Vec<Blob>,
-    answer: oneshot::Sender<Answer>,
+    answer: Slot,
 }
 
 struct InFlight {
@@ -83,7 +87,7 @@ struct Folded {
     outbox: VecDeque<Pending>,
     /// Steps under way that may still end without a `step.started` of their own. One stays here until
     /// its outcome is folded, so that a wait that is decided meanwhile announces it.
-    quiet: HashMap<StepId, StepStarted>,
+    quiet: Map<StepId, StepStarted>,
     /// The append in flight starts a wait.
     wait_in_flight: bool,
     /// Batches of one, after a batch was refused because of one of its members.
@@ -171,7 +175,7 @@ impl Journal {
             state,
             results: entry.results,
             outbox: VecDeque::new(),
-            quiet: HashMap::new(),
+            quiet: Map::default(),
             wait_in_flight: false,
             alone: 0,
             dead: None,
@@ -245,6 +249,10 @@ impl Journal {
         self.stop.borrow().clone()
     }
 
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.borrow().is_some()
+    }
+
     /// Asks the driver to stop; the first reason stays.
     pub(crate) fn stop(&self, why: Stop) {
         self.stop.send_if_modified(|stop| {
@@ -274,15 +282,14 @@ impl Journal {
 
     /// Records what the commands decide to; returns when it is durable, with the events.
     pub(crate) async fn record(&self, commands: Vec<Command>, blobs: Vec<Blob>) -> Answer {
-        let mut answer = self.submit(commands, blobs)?;
+        let answer = self.submit(commands, blobs)?;
         self.flush().await;
         // `flush` answers everything that was in the outbox before it began.
-        match answer.try_recv() {
-            Ok(answer) => answer,
-            Err(_) => Err(RecordError::Dead(Error::DriverStopped(
-                "no answer came".to_owned(),
-            ))),
-        }
+        let answer = Arc::into_inner(answer).and_then(OnceLock::into_inner);
+        answer.unwrap_or_else(|| {
+            let why = "no answer came".to_owned();
+            Err(RecordError::Dead(Error::DriverStopped(why)))
+        })
     }
 
     /// Puts commands in the outbox, to go out with the next append.
@@ -290,18 +297,18 @@ impl Journal {
         &self,
         commands: Vec<Command>,
         blobs: Vec<Blob>,
-    ) -> Result<oneshot::Receiver<Answer>, RecordError> {
+    ) -> Result<Slot, RecordError> {
         let mut folded = self.folded();
         if let Some(error) = &folded.dead {
             return Err(RecordError::Dead(error.clone()));
         }
-        let (answer, receiver) = oneshot::channel();
+        let answer = Slot::default();
         folded.outbox.push_back(Pending {
             commands,
             blobs,
-            answer,
+            answer: answer.clone(),
         });
-        Ok(receiver)
+        Ok(answer)
     }
 
     /// Appends until the outbox is empty.
@@ -365,7 +372,7 @@ impl Journal {
     /// Waits before a store is asked again that cannot be reached. Breaks off when this driver was told to stop
     /// and has waited long enough.
     async fn wait_out(&self, patience: &mut Patience, error: &Error) -> ControlFlow<()> {
-        let is_stopped = self.stopped().is_some();
+        let is_stopped = self.is_stopped();
         patience
             .wait(&*self.env, &self.run, error, is_stopped)
             .await
@@ -463,6 +470,10 @@ impl Journal {
 
     fn next_batch(&self) -> Option<InFlight> {
         let mut folded = self.folded();
+        if folded.outbox.is_empty() {
+            folded.alone = 0;
+            return None;
+        }
         let Folded {
             state,
             results,
@@ -554,9 +565,14 @@ impl Journal {
         self.folded().wait_in_flight = false;
         self.notice_stops();
         let told = self.hooks.wanted().then(|| events.clone());
-        let mut own = events.into_iter();
-        for (member, count) in members {
-            reply(member, Ok(own.by_ref().take(count).collect()));
+        match <[_; 1]>::try_from(members) {
+            Ok([(member, _)]) => reply(member, Ok(events)),
+            Err(members) => {
+                let mut own = events.into_iter();
+                for (member, count) in members {
+                    reply(member, Ok(own.by_ref().take(count).collect()));
+                }
+            }
         }
         if let Some(events) = told {
             let session = self.session.as_ref();
@@ -698,11 +714,10 @@ impl Drop for Quiet<'_> {
 impl Pending {
     /// One whose answer nobody waits for.
     fn unasked(command: Command) -> Self {
-        let (answer, _) = oneshot::channel();
         Self {
             commands: vec![command],
             blobs: Vec::new(),
-            answer,
+            answer: Slot::default(),
         }
     }
 }
@@ -814,9 +829,8 @@ fn decide_all(
 pub(crate) const NEW_WAIT: WaitId = WaitId(0);
 
 fn reply(pending: Pending, answer: Answer) {
-    if pending.answer.send(answer).is_err() {
-        // The asker's future was dropped; what it wanted recorded is recorded all the same.
-        tracing::trace!("nobody waits for this record any more");
+    if pending.answer.set(answer).is_err() {
+        tracing::error!("a record was answered twice: the first answer stays");
     }
 }
 

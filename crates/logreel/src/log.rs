@@ -76,7 +76,7 @@ impl<'c> Log<'c> {
     /// its lease may be gone.
     pub async fn may_begin(&self) -> Result<(), TaskError> {
         let journal = &self.0.0.journal;
-        if journal.stopped().is_some() {
+        if journal.is_stopped() {
             return Err(self.0.0.until_stopped().await);
         }
         if journal.with_state(|state| state.row.facts.ended.is_some()) {
