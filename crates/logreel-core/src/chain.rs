@@ -104,7 +104,8 @@ impl Header<'_> {
     }
 }
 
-fn push_number(text: &mut String, mut number: u64) {
+/// Writes what `Display` does, on the path of every append.
+pub(crate) fn push_number(text: &mut String, mut number: u64) {
     // As many as the largest has.
     let mut digits = [b'0'; 20];
     let mut at = digits.len();

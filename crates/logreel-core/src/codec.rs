@@ -226,7 +226,10 @@ impl Stored<'_> {
 
 /// Writes a body as it is stored.
 pub fn encode_body(body: &Body) -> Result<String, serde_json::Error> {
-    body.write()
+    match body {
+        Body::StepFinished(finished) => quick::write(finished).map_or_else(|| body.write(), Ok),
+        _ => body.write(),
+    }
 }
 
 /// Reads a body written in `format`; one newer than [`FORMAT`] is refused here too.

@@ -4,7 +4,7 @@
 //! way; whoever wants a typed value decodes it from the recorded bytes.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -51,7 +51,8 @@ impl Json {
 
     /// `null`.
     pub fn null() -> Self {
-        Self(Arc::from(RawValue::NULL.to_owned()))
+        static NULL: LazyLock<Json> = LazyLock::new(|| Json(Arc::from(RawValue::NULL.to_owned())));
+        NULL.clone()
     }
 
     /// Whether this is `null`.

@@ -103,13 +103,17 @@ impl Timestamp {
 
     /// Writes what `Display` does.
     pub(crate) fn push_to(self, text: &mut String) {
-        text.push_str(std::str::from_utf8(&self.text()).expect("digits are text"));
+        text.push_str(as_str(&self.text()));
     }
+}
+
+fn as_str(text: &[u8; 27]) -> &str {
+    std::str::from_utf8(text).expect("digits are text")
 }
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(std::str::from_utf8(&self.text()).map_err(|_| fmt::Error)?)
+        f.write_str(as_str(&self.text()))
     }
 }
 
@@ -182,7 +186,7 @@ fn is_day_of_month(year: i64, month: i64, day: i64) -> bool {
 
 impl Serialize for Timestamp {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        serializer.serialize_str(as_str(&self.text()))
     }
 }
 

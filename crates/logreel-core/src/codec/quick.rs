@@ -1,14 +1,52 @@
-//! The most common body, read by hand. A long log is nearly all `step.finished`, and looking for its
+//! The most common body, written and read by hand. A long log is nearly all `step.finished`, and looking for its
 //! keys one by one took longer than everything else about it. What is not spelled as [`encode_body`]
-//! spells it is left to serde, which reads every spelling.
+//! spells it is left to serde, which reads every spelling and says how each is written.
 //!
 //! [`encode_body`]: super::encode_body
 
 use serde::Deserialize as _;
 use serde_json::value::RawValue;
 
+use crate::chain::push_number;
 use crate::event::{Effect, StepFinished};
-use crate::{Digest, Payload, StepId};
+use crate::{Digest, Payload, StepId, Timestamp};
+
+/// The body's text, as serde would write it; `None` when its output is elsewhere.
+pub(super) fn write(body: &StepFinished) -> Option<String> {
+    let (output, step) = (body.output.inline()?.text(), body.step.text());
+    let mut text = String::with_capacity(AROUND_BYTES_MAX + output.len() + step.len());
+    text.push_str(r#"{"attempt":"#);
+    push_number(&mut text, body.attempt.into());
+    text.push_str(r#","effect":""#);
+    let name = EFFECTS.iter().find(|(_, effect)| *effect == body.effect);
+    text.push_str(name?.0);
+    text.push_str(r#"","input_digest":"#);
+    push_or_null(&mut text, body.input_digest, |digest, text| {
+        digest.push_to(text);
+    });
+    text.push_str(r#","output":"#);
+    text.push_str(output);
+    text.push_str(r#","started_at":"#);
+    push_or_null(&mut text, body.started_at, Timestamp::push_to);
+    text.push_str(r#","step":"#);
+    text.push_str(step);
+    text.push('}');
+    Some(text)
+}
+
+/// How long all but the output and the step can be.
+const AROUND_BYTES_MAX: usize = 256;
+
+fn push_or_null<T>(text: &mut String, value: Option<T>, push: impl FnOnce(T, &mut String)) {
+    match value {
+        Some(value) => {
+            text.push('"');
+            push(value, text);
+            text.push('"');
+        }
+        None => text.push_str("null"),
+    }
+}
 
 /// The body, if it is surely what serde would read.
 pub(super) fn step_finished(text: &str) -> Option<StepFinished> {
@@ -46,13 +84,14 @@ fn number(text: &str) -> Option<(u32, &str)> {
     Some((number, rest))
 }
 
+const EFFECTS: [(&str, Effect); 3] = [
+    ("idempotent", Effect::Idempotent),
+    ("read", Effect::Read),
+    ("write", Effect::Write),
+];
+
 fn effect(text: &str) -> Option<(Effect, &str)> {
-    let names = [
-        ("idempotent", Effect::Idempotent),
-        ("read", Effect::Read),
-        ("write", Effect::Write),
-    ];
-    names
+    EFFECTS
         .into_iter()
         .find_map(|(name, effect)| Some((effect, text.strip_prefix(name)?)))
 }
@@ -85,7 +124,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Json, Timestamp};
+    use crate::Json;
 
     fn finished() -> impl Strategy<Value = StepFinished> {
         let output = prop_oneof![
@@ -119,6 +158,13 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn what_is_written_by_hand_is_what_serde_writes(body in finished()) {
+            let in_place = body.output.inline().is_some();
+            let text = in_place.then(|| serde_json::to_string(&body).unwrap());
+            prop_assert_eq!(write(&body), text);
+        }
+
         #[test]
         fn what_is_read_by_hand_is_what_serde_reads(
             body in finished(),
