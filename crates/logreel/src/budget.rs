@@ -248,9 +248,12 @@ pub(crate) async fn before_step(ctx: &Ctx, step: &StepId) -> Result<(), TaskErro
     if OUTER.try_with(|_| ()).is_ok() {
         return Ok(());
     }
-    let env = &ctx.0.journal.env;
-    let room = |row: &Row| row.check_wall(env.now());
-    until_all(ctx, &About::step(step), &[Limit::Wall], room).await
+    let journal = &ctx.0.journal;
+    if journal.with_state(|state| state.row.facts.budget.is_empty()) {
+        return Ok(());
+    }
+    let room = |row: &Row| row.check_wall(journal.env.now());
+    Box::pin(until_all(ctx, &About::step(step), &[Limit::Wall], room)).await
 }
 
 /// Waits until there is something left for an agent to think with. It may start with nothing, but then

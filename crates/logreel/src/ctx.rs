@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use logreel_core::event::{Custom, RunKind, StatePatched};
 use logreel_core::meaning::effect_key;
+use logreel_core::state::Set;
 use logreel_core::{Body, Digest, RunId, StepId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -50,7 +51,7 @@ pub(crate) struct Execution {
 /// What this execution has asked for so far.
 #[derive(Default)]
 struct Asked {
-    steps: HashSet<StepId>,
+    steps: Set<StepId>,
     /// Facts without an id are known by their content: how often this execution made each, and how
     /// often the log has it.
     made: HashMap<Digest, u32>,

@@ -200,7 +200,7 @@ async fn drive_to_stop(
         let entry = engine.store.entry(&run).await?;
         engine.pause_with_parent(&entry).await?;
         look(&journal, None, &mut Outage::default()).await;
-        if journal.stopped().is_some() {
+        if journal.is_stopped() {
             return Ok(settle(&journal).await);
         }
     }
@@ -519,6 +519,10 @@ pub(crate) async fn check_lease(execution: &Execution) -> Result<(), TaskError> 
     if execution.surely_holds() {
         return Ok(());
     }
+    Box::pin(renew_first(execution)).await
+}
+
+async fn renew_first(execution: &Execution) -> Result<(), TaskError> {
     let journal = &execution.journal;
     // It is about to begin: the run has more to do than to wait.
     let _busy = Counted::new(&execution.activity.busy);

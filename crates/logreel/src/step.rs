@@ -174,6 +174,8 @@ impl<'c> Step<'c> {
     }
 
     /// Runs the step, or gives its recorded result.
+    ///
+    /// What few steps need has its place elsewhere, here and below: a step's future is moved around as a whole.
     pub async fn run<F, Fut, T, E>(self, work: F) -> Result<T, TaskError>
     where
         F: Fn() -> Fut,
@@ -193,7 +195,9 @@ impl<'c> Step<'c> {
         let input_digest = input?;
         let known = know(ctx, &step, input_digest, &retry)?;
         let (mut attempt, mut wait) = match known {
-            Known::Finished(seq) => return recorded(ctx, &step, seq, input_digest).await,
+            Known::Finished(seq) => {
+                return Box::pin(recorded(ctx, &step, seq, input_digest)).await;
+            }
             Known::Failed(error) => return Err(error),
             Known::Run { attempt, wait } => (attempt, wait),
         };
@@ -220,7 +224,7 @@ impl<'c> Step<'c> {
             };
             let retrying = retry.next(&step, attempt, &ctx.0.journal);
             wait = Duration::from_millis(retrying.delay_ms);
-            ctx.0.record(retrying.into(), Vec::new()).await?;
+            Box::pin(ctx.0.record(retrying.into(), Vec::new())).await?;
             ctx.0.forget_inside(&step);
             attempt = again;
         }
@@ -235,49 +239,47 @@ pub(crate) fn know(
     input_digest: Option<Digest>,
     retry: &Retry,
 ) -> Result<Known, TaskError> {
-    let now = ctx.0.journal.env.now();
-    ctx.0
-        .journal
-        .with_state(|state| match state.steps.get(step) {
-            None => Ok(Known::Run {
-                attempt: 1,
-                wait: Duration::ZERO,
-            }),
-            Some(StepState::Finished { seq, .. }) => Ok(Known::Finished(*seq)),
-            Some(StepState::Answered { .. }) => {
-                let message = format!("`{step}` was a wait when this run began; it is a step now");
-                Err(TaskError::of_kind("spec_changed", message)
-                    .permanent()
-                    .in_step(step))
-            }
-            Some(StepState::Open(open)) => {
-                check_input(step, open.input_digest, input_digest)?;
-                match &open.doing {
-                    // Its future was dropped, by a `select!` or a timeout around it: it never failed.
-                    Doing::Failed(cause) if cause.kind == GIVEN_UP => Ok(Known::Run {
+    let journal = &ctx.0.journal;
+    journal.with_state(|state| match state.steps.get(step) {
+        None => Ok(Known::Run {
+            attempt: 1,
+            wait: Duration::ZERO,
+        }),
+        Some(StepState::Finished { seq, .. }) => Ok(Known::Finished(*seq)),
+        Some(StepState::Answered { .. }) => {
+            let message = format!("`{step}` was a wait when this run began; it is a step now");
+            Err(TaskError::of_kind("spec_changed", message)
+                .permanent()
+                .in_step(step))
+        }
+        Some(StepState::Open(open)) => {
+            check_input(step, open.input_digest, input_digest)?;
+            match &open.doing {
+                // Its future was dropped, by a `select!` or a timeout around it: it never failed.
+                Doing::Failed(cause) if cause.kind == GIVEN_UP => Ok(Known::Run {
+                    attempt: open.attempt,
+                    wait: Duration::ZERO,
+                }),
+                Doing::Failed(cause) if !cause.retryable || open.attempt >= retry.attempts => {
+                    Ok(Known::Failed(TaskError::from_cause(cause)))
+                }
+                Doing::Failed(_) => Ok(Known::Run {
+                    attempt: open.attempt + 1,
+                    wait: Duration::ZERO,
+                }),
+                Doing::Retrying { delay_ms, since } => Ok(Known::Run {
+                    attempt: open.attempt + 1,
+                    wait: retry_wait(*since, *delay_ms, journal.env.now()),
+                }),
+                Doing::Running | Doing::Skipped | Doing::InDoubt | Doing::Waiting(_) => {
+                    Ok(Known::Run {
                         attempt: open.attempt,
                         wait: Duration::ZERO,
-                    }),
-                    Doing::Failed(cause) if !cause.retryable || open.attempt >= retry.attempts => {
-                        Ok(Known::Failed(TaskError::from_cause(cause)))
-                    }
-                    Doing::Failed(_) => Ok(Known::Run {
-                        attempt: open.attempt + 1,
-                        wait: Duration::ZERO,
-                    }),
-                    Doing::Retrying { delay_ms, since } => Ok(Known::Run {
-                        attempt: open.attempt + 1,
-                        wait: retry_wait(*since, *delay_ms, now),
-                    }),
-                    Doing::Running | Doing::Skipped | Doing::InDoubt | Doing::Waiting(_) => {
-                        Ok(Known::Run {
-                            attempt: open.attempt,
-                            wait: Duration::ZERO,
-                        })
-                    }
+                    })
                 }
             }
-        })
+        }
+    })
 }
 
 /// What is left of the wait before an attempt. A clock that jumped back makes nobody wait longer than
@@ -354,7 +356,7 @@ impl Running<'_> {
     /// Nothing new starts once the driver was told to stop, or when the lease may be gone.
     pub(crate) async fn may_begin(&self) -> Result<(), TaskError> {
         let journal = &self.ctx.0.journal;
-        if journal.stopped().is_some() {
+        if journal.is_stopped() {
             return Err(self.ctx.0.until_stopped().await);
         }
         if journal.with_state(|state| state.row.facts.ended.is_some()) {
@@ -391,7 +393,8 @@ impl Running<'_> {
         let (outcome, announced) = match quick {
             Some(outcome) => (outcome, false),
             None => {
-                let (said, outcome) = tokio::join!(self.announce(attempt), &mut work);
+                let announced = Box::pin(self.announce(attempt));
+                let (said, outcome) = tokio::join!(announced, &mut work);
                 (outcome, said.is_ok())
             }
         };
@@ -403,10 +406,10 @@ impl Running<'_> {
                     let finished = self.finish(attempt, payload, blobs, started_at).await?;
                     Ok(finished.map(|()| value))
                 }
-                Err(error) => self.fail(attempt, error, started_at).await,
+                Err(error) => Box::pin(self.fail(attempt, error, started_at)).await,
             },
             Err(error) if error.is_cancelled() => Err(error),
-            Err(error) => self.fail(attempt, error, started_at).await,
+            Err(error) => Box::pin(self.fail(attempt, error, started_at)).await,
         }
     }
 
@@ -503,7 +506,7 @@ impl Running<'_> {
             Ok(_) => {}
             Err(RecordError::Refused(why)) => {
                 let error = TaskError::from(why).permanent();
-                return self.fail(attempt, error, started_at).await;
+                return Box::pin(self.fail(attempt, error, started_at)).await;
             }
             Err(error) => return Err(self.ctx.0.refused(error).await),
         }

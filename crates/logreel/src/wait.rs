@@ -9,7 +9,7 @@ use logreel_core::event::{OnDeadline, WaitEnded, WaitKind, WaitOutcome, WaitStar
 use logreel_core::fold::Illegal;
 use logreel_core::row::OpenWait;
 use logreel_core::{
-    Body, CallId, Digest, IdError, Json, Rejected, StepId, StepState, Timestamp, WaitId,
+    Body, CallId, Digest, IdError, Json, Rejected, RunState, StepId, StepState, Timestamp, WaitId,
 };
 use serde::de::DeserializeOwned;
 
@@ -225,11 +225,16 @@ pub(crate) async fn sleep_until(
 
 /// Waits before a step's next attempt.
 pub(crate) async fn back_off(ctx: &Ctx, step: &StepId, delay: Duration) -> Result<(), TaskError> {
+    let no_wait = |state: &RunState| state.row.facts.waits.is_empty();
+    if delay.is_zero() && ctx.0.journal.with_state(no_wait) {
+        // As good as every step, which need not pay for what follows.
+        return Ok(());
+    }
     let retry = WaitStarted {
         step: Some(step.clone()),
         ..plain_wait(WaitKind::Retry, NEW_WAIT)
     };
-    until_next_attempt(ctx, retry, delay).await
+    Box::pin(until_next_attempt(ctx, retry, delay)).await
 }
 
 /// Waits before a call's next attempt.
