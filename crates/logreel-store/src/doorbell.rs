@@ -1,9 +1,9 @@
 //! Doorbells: they say that something may have changed, never what. Whoever hears one reads the log,
 //! so nothing is queued for a subscriber that does not read.
 
-use std::collections::HashMap;
 use std::sync::Mutex;
 
+use logreel_core::state::Map;
 use logreel_core::{RunId, Seq};
 use tokio::sync::watch;
 
@@ -76,7 +76,7 @@ impl Ring {
 /// The doorbells of a store.
 #[derive(Debug, Default)]
 pub struct Doorbells {
-    runs: Mutex<HashMap<RunId, Bells>>,
+    runs: Mutex<Map<RunId, Bells>>,
     any: watch::Sender<Rings>,
 }
 
@@ -182,7 +182,7 @@ impl Doorbells {
         self.any.receiver_count() > 0 || self.lock().values().any(Bells::has_listeners)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<RunId, Bells>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Map<RunId, Bells>> {
         // Nothing panics while the map is locked.
         self.runs
             .lock()

@@ -1,8 +1,7 @@
 //! The tips of runs this process appended to lately, so that an append neither reads nor parses the
 //! wide row. A tip here is a guess: the append's first statement proves its head.
 
-use std::collections::HashMap;
-
+use logreel_core::state::Map;
 use logreel_core::{Head, RunId};
 
 use crate::tip::Tip;
@@ -17,22 +16,23 @@ pub(crate) struct Known {
     pub tip: Tip,
 }
 
-/// Two generations: what was not asked for while a new one filled up is forgotten.
+/// Two generations: what was not asked for while a new one filled up is forgotten. A tip goes in and out with each
+/// append, so it has its place elsewhere.
 #[derive(Debug, Default)]
 pub(crate) struct Tips {
-    young: HashMap<RunId, Known>,
-    old: HashMap<RunId, Known>,
+    young: Map<RunId, Box<Known>>,
+    old: Map<RunId, Box<Known>>,
 }
 
 impl Tips {
     /// Takes the tip out, if it is the one that `head` was read from. Whoever takes it puts it back
     /// once it is written; after a failure it is simply gone.
-    pub fn take(&mut self, run: &RunId, head: &Head) -> Option<Known> {
+    pub fn take(&mut self, run: &RunId, head: &Head) -> Option<Box<Known>> {
         let known = self.young.remove(run).or_else(|| self.old.remove(run))?;
         (known.tip.row.head == *head).then_some(known)
     }
 
-    pub fn put(&mut self, run: RunId, known: Known) {
+    pub fn put(&mut self, run: RunId, known: Box<Known>) {
         if self.young.len() >= GENERATION {
             self.old = std::mem::take(&mut self.young);
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use logreel_core::chain::Sealed;
 use logreel_core::event::Relation;
 use logreel_core::row::Facts;
-use logreel_core::{AppendId, Blob, Epoch, Event, FOLD_VERSION, Head, RunId, Seq, Session, Status};
+use logreel_core::{AppendId, Blob, Epoch, Event, FOLD_VERSION, RunId, Seq, Session, Status};
 
 use super::batch::Wrote;
 use super::failure::Halt;
@@ -14,20 +14,9 @@ use super::open::Shared;
 use super::rows::{self, Before, Mark, RECORD};
 use super::writer::Tx;
 use crate::doorbell::Ring;
-use crate::tip::{Prepared, Tip};
+use crate::tip::{Prepared, Tip, prepare};
 use crate::tips::Known;
-use crate::{AppendError, Appended, Error};
-
-/// An append with its bodies written.
-#[derive(Clone)]
-pub(super) struct Work {
-    pub run: RunId,
-    pub expect: Head,
-    pub epoch: Epoch,
-    pub id: AppendId,
-    pub prepared: Vec<Prepared>,
-    pub blobs: Vec<Blob>,
-}
+use crate::{Append, AppendError, Appended, Error};
 
 /// How far an append came in one statement.
 pub(super) enum Quick {
@@ -41,19 +30,21 @@ pub(super) enum Quick {
 
 /// One statement, or one with other runs' appends, when the run's tip is known here and nothing but events and
 /// the narrow row changes. Whoever stops waiting changes nothing: what was sent is the database's.
-pub(super) async fn quick(shared: &Shared, work: &Work) -> Result<Quick, AppendError> {
-    let Some(tag) = work.id.driver_tag().filter(|_| work.blobs.is_empty()) else {
+pub(super) async fn quick(
+    shared: &Shared,
+    append: &Append,
+    prepared: Vec<Prepared>,
+) -> Result<Quick, AppendError> {
+    let Some(tag) = append.id.driver_tag().filter(|_| append.blobs.is_empty()) else {
         return Ok(Quick::Look);
     };
-    let Some(mut known) = shared.tips().take(&work.run, &work.expect) else {
+    let Some(mut known) = shared.tips().take(&append.run, &append.expect) else {
         return Ok(Quick::Look);
     };
     let before = Before::of(&known.tip, false);
     let results = known.tip.results;
     // The tip is a guess; what contradicts it is looked at in full.
-    let extended = known
-        .tip
-        .extend(work.prepared.clone(), work.epoch, shared.clock.now());
+    let extended = known.tip.extend(prepared, append.epoch, shared.clock.now());
     let Ok(sealed) = extended else {
         return Ok(Quick::Look);
     };
@@ -66,7 +57,7 @@ pub(super) async fn quick(shared: &Shared, work: &Work) -> Result<Quick, AppendE
     let line = Line::new(
         known.id,
         &before.head,
-        work.epoch,
+        append.epoch,
         &known.tip,
         sealed.clone(),
         Mark::Tag(tag),
@@ -93,11 +84,11 @@ pub(super) async fn quick(shared: &Shared, work: &Work) -> Result<Quick, AppendE
 /// If it landed, it is found by its id. If not, it may still be about to; only sending it again settles that.
 pub(super) async fn settle_lost(
     shared: &Arc<Shared>,
-    work: &Work,
+    append: &Append,
     what: String,
 ) -> Result<Appended, AppendError> {
-    let (run, next) = (work.run, work.expect.seq.next());
-    let Some(tag) = work.id.driver_tag() else {
+    let (run, next) = (append.run, append.expect.seq.next());
+    let Some(tag) = append.id.driver_tag() else {
         return Err(Error::Ambiguous { what }.into());
     };
     let found: Result<Option<Vec<Event>>, Error> = shared
@@ -113,39 +104,49 @@ pub(super) async fn settle_lost(
 }
 
 /// Appends in a transaction of its own, or refuses and writes nothing.
-pub(super) async fn in_full(shared: &Arc<Shared>, work: Work) -> Result<Appended, AppendError> {
-    let work = Arc::new(work);
+pub(super) async fn in_full(shared: &Arc<Shared>, append: Append) -> Result<Appended, AppendError> {
+    let prepared = prepared(shared, &append)?;
+    let work = Arc::new((append, prepared));
     shared
         .transact(move |tx| {
             let work = work.clone();
-            async move { look(&tx, &work).await }
+            async move { look(&tx, &work.0, &work.1).await }
         })
         .await
 }
 
-async fn look(tx: &Tx, work: &Work) -> Result<Appended, Halt<AppendError>> {
-    let ends = work.prepared.iter().any(Prepared::ends);
-    let stored = match ends {
-        true => rows::lock_to_end(tx, &work.run).await,
-        false => rows::lock(tx, &work.run).await,
+/// Its events with all that can be computed before the database is asked.
+pub(super) fn prepared(shared: &Shared, append: &Append) -> Result<Vec<Prepared>, Error> {
+    let drafts = append.drafts.clone();
+    prepare(drafts, &append.blobs, shared.payload_bytes_max)
+}
+
+async fn look(
+    tx: &Tx,
+    append: &Append,
+    prepared: &[Prepared],
+) -> Result<Appended, Halt<AppendError>> {
+    let stored = match prepared.iter().any(Prepared::ends) {
+        true => rows::lock_to_end(tx, &append.run).await,
+        false => rows::lock(tx, &append.run).await,
     };
     let stored = stored.map_err(Halt::lift)?;
-    if work.id.driver_tag().is_none()
-        && let Some(events) = first_answer(tx, &work.run, &work.id)
+    if append.id.driver_tag().is_none()
+        && let Some(events) = first_answer(tx, &append.run, &append.id)
             .await
             .map_err(Halt::lift)?
     {
         return Ok(Appended::again(events));
     }
-    if stored.row.head != work.expect || stored.epoch != work.epoch || !stored.live {
-        if let Some(tag) = work.id.driver_tag() {
-            let next = work.expect.seq.next();
+    if stored.row.head != append.expect || stored.epoch != append.epoch || !stored.live {
+        if let Some(tag) = append.id.driver_tag() {
+            let next = append.expect.seq.next();
             let landed = tagged(tx, stored.id, next, tag).await.map_err(Halt::lift)?;
             if let Some(events) = landed {
                 return Ok(Appended::again(events));
             }
         }
-        return Err(Halt::Refused(if stored.epoch != work.epoch {
+        return Err(Halt::Refused(if stored.epoch != append.epoch {
             AppendError::Fenced {
                 current: stored.epoch,
             }
@@ -163,20 +164,20 @@ async fn look(tx: &Tx, work: &Work) -> Result<Appended, Halt<AppendError>> {
     let results = tip.results;
     let now = tx.shared.clock.now();
     let sealed = tip
-        .extend(work.prepared.clone(), work.epoch, now)
+        .extend(prepared.to_vec(), append.epoch, now)
         .map_err(|illegal| Halt::Refused(illegal.into()))?;
-    let mark = match work.id.driver_tag() {
+    let mark = match append.id.driver_tag() {
         Some(tag) => Mark::Tag(tag),
-        None => Mark::Id(work.id.as_str().to_owned()),
+        None => Mark::Id(append.id.as_str().to_owned()),
     };
     let results = tip.results.minus(results);
     let landing = Landing {
         id: stored.id,
         before,
-        epoch: work.epoch,
+        epoch: append.epoch,
         sealed: &sealed,
         mark,
-        blobs: &work.blobs,
+        blobs: &append.blobs,
     };
     match land(tx, landing, tip).await.map_err(Halt::lift)? {
         Landed::Refused => return Err(Halt::Again),
@@ -280,7 +281,9 @@ pub(super) async fn land(tx: &Tx, landing: Landing<'_>, tip: Tip) -> Result<Land
     let landed = project(tx, id, &before, &tip).await?;
     if landed == Landed::Live {
         // Taken back when the transaction does not commit.
-        tx.shared.tips().put(tip.row.run, Known { id, tip });
+        tx.shared
+            .tips()
+            .put(tip.row.run, Box::new(Known { id, tip }));
     }
     Ok(landed)
 }

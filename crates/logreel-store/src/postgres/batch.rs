@@ -6,7 +6,7 @@
 //! the sender, a task on the runtime of its first caller, with connections of its own there. When that
 //! runtime ends, whoever comes next starts it again.
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -155,7 +155,7 @@ struct Now {
     /// How many turns in a row were for one append alone.
     alone: u32,
     /// Waits for the next who sends.
-    wire: Option<Wire>,
+    wire: Option<Box<Wire>>,
 }
 
 /// A turn to send; over when it is dropped.
@@ -165,7 +165,7 @@ struct Turn {
     /// More than one append is sent.
     shared: bool,
     /// For the next.
-    wire: Option<Wire>,
+    wire: Option<Box<Wire>>,
 }
 
 impl Turns {
@@ -174,10 +174,10 @@ impl Turns {
     }
 
     /// When nobody has it, a connection is there, and nobody else is likely to come meanwhile.
-    fn take_ready(self: &Arc<Self>) -> Option<(Turn, Wire)> {
+    fn take_ready(self: &Arc<Self>) -> Option<(Turn, Box<Wire>)> {
         let mut now = self.now();
         let crowded = now.alone < ALONE;
-        if now.taken || crowded || now.wire.as_ref().is_none_or(Wire::is_closed) {
+        if now.taken || crowded || now.wire.as_ref().is_none_or(|wire| wire.is_closed()) {
             return None;
         }
         let wire = now.wire.take()?;
@@ -185,7 +185,7 @@ impl Turns {
     }
 
     /// When nobody has it.
-    fn take(self: &Arc<Self>) -> Option<(Turn, Option<Wire>)> {
+    fn take(self: &Arc<Self>) -> Option<(Turn, Option<Box<Wire>>)> {
         let mut now = self.now();
         if now.taken {
             return None;
@@ -272,7 +272,7 @@ fn gather(first: Job, jobs: &mut mpsc::Receiver<Job>) -> Vec<Job> {
     batch
 }
 
-async fn fly(pool: &Pool, batch: Vec<Job>, mut turn: Turn, wire: Option<Wire>) {
+async fn fly(pool: &Pool, batch: Vec<Job>, mut turn: Turn, wire: Option<Box<Wire>>) {
     let wire = match wire {
         Some(wire) => Ok(wire),
         None => connect::get(pool).await.map(Wire::new),
@@ -296,18 +296,21 @@ async fn fly(pool: &Pool, batch: Vec<Job>, mut turn: Turn, wire: Option<Wire>) {
 
 /// Sends the batch, and leaves the connection to the next turn when it is still good. One that is dropped on the
 /// way takes its connection with it: nobody waits behind what it sent.
-async fn send(mut wire: Wire, batch: &[&Line], turn: &mut Turn) -> Vec<Wrote> {
+async fn send(mut wire: Box<Wire>, batch: &[&Line], turn: &mut Turn) -> Vec<Wrote> {
     let all = |what: &dyn Fn() -> Wrote| batch.iter().map(|_| what()).collect();
     turn.shared = batch.len() > 1;
-    let Wire { client, one, late } = &mut wire;
-    late.as_mut().reset(Instant::now() + LONGEST);
+    let Wire { client, one, late } = &mut *wire;
+    let due = Instant::now() + LONGEST;
     let Some(client) = client else {
         return all(&|| Wrote::NotWritten);
     };
-    let sent = tokio::select! {
-        biased;
-        sent = send_on(client, one, batch) => sent.map_err(Some),
-        () = late.as_mut() => Err(None),
+    let sent = {
+        let mut sending = pin!(send_on(client, one, batch));
+        tokio::select! {
+            biased;
+            sent = &mut sending => sent.map_err(Some),
+            () = overdue(late.as_mut(), due) => Err(None),
+        }
     };
     match sent {
         Ok(wrote) => {
@@ -328,7 +331,7 @@ async fn send(mut wire: Wire, batch: &[&Line], turn: &mut Turn) -> Vec<Wrote> {
 }
 
 /// A connection that is closed when it is dropped, and the timer of what is sent on it: one that is made anew each
-/// time may wake another thread.
+/// time may wake another thread. It goes from hand to hand with each turn, so it has its place elsewhere.
 struct Wire {
     /// Gone only while it is dropped.
     client: Option<Object>,
@@ -338,12 +341,12 @@ struct Wire {
 }
 
 impl Wire {
-    fn new(client: Object) -> Self {
-        Self {
+    fn new(client: Object) -> Box<Self> {
+        Box::new(Self {
             client: Some(client),
             one: None,
             late: Box::pin(sleep(LONGEST)),
-        }
+        })
     }
 
     fn is_closed(&self) -> bool {
@@ -359,6 +362,18 @@ impl Drop for Wire {
     }
 }
 
+/// Resolves when it is due. The timer is left as it was set for something earlier until that time comes: setting it
+/// anew for each append costs more than the odd look at the clock.
+async fn overdue(mut timer: Pin<&mut Sleep>, due: Instant) {
+    loop {
+        timer.as_mut().await;
+        if Instant::now() >= due {
+            return;
+        }
+        timer.as_mut().reset(due);
+    }
+}
+
 async fn send_on(
     client: &Object,
     one: &mut Option<Statement>,
@@ -369,13 +384,21 @@ async fn send_on(
     {
         let statement = match one {
             Some(statement) => statement,
-            None => one.insert(client.prepare_cached(Line::SQL).await?),
+            None => one.insert(Box::pin(client.prepare_cached(Line::SQL)).await?),
         };
         return Ok(match alone.execute(client, statement).await? {
             0 => vec![Wrote::Refused],
             _ => vec![Wrote::Landed],
         });
     }
+    // An append alone has its future in place, and need not carry the room that this takes.
+    Box::pin(send_together(client, batch)).await
+}
+
+async fn send_together(
+    client: &Object,
+    batch: &[&Line],
+) -> Result<Vec<Wrote>, tokio_postgres::Error> {
     let statement = client.prepare_cached(Lines::SQL).await?;
     let lines = Lines::of(batch.iter().copied());
     let mut wrote: Vec<Wrote> = batch.iter().map(|_| Wrote::Refused).collect();

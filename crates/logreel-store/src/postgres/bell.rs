@@ -2,12 +2,12 @@
 //! on a connection of its own, because a notification inside a transaction makes all of them wait for each
 //! other, and many rings become one. What it misses is found by looking (`tail`), which stays the correct path.
 
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use logreel_core::RunId;
+use logreel_core::state::Set;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 use tokio_postgres::Client;
@@ -44,7 +44,7 @@ pub(super) struct Bell {
 
 #[derive(Debug, Default)]
 struct Pending {
-    runs: HashSet<RunId>,
+    runs: Set<RunId>,
     many: bool,
     /// Someone here listens.
     listens: bool,

@@ -159,7 +159,7 @@ pub(super) async fn place(tx: &Tx, placed: Placed<'_>) -> Result<i64, Halt> {
     insert_labels(tx, id, &row.facts).await?;
     rows::index(tx, id, &row.facts).await?;
     let (run, head) = (row.run, row.head.seq);
-    tx.shared.tips().put(run, Known { id, tip });
+    tx.shared.tips().put(run, Box::new(Known { id, tip }));
     tx.ring(run, head);
     tx.ring_everywhere(run);
     Ok(id)

@@ -45,16 +45,16 @@ struct Columns<'a> {
 }
 
 impl Line {
-    /// One event: what a step costs.
+    /// One event: what a step costs. Head, time and epoch of the run are then those of the event.
     pub const SQL: &str = "WITH head AS (
           UPDATE live SET event_epoch = $2, head_seq = $3, head_digest = $4, updated_at = $5,
-            results = $6, pulse = $7, stored_at = greatest(stored_at, $22,
+            results = $6, pulse = $7, stored_at = greatest(stored_at, $8,
               (extract(epoch FROM clock_timestamp()) * 1000000)::int8)
-          WHERE run = $1 AND head_seq = $8 AND head_digest = $9 AND epoch = $10
+          WHERE run = $1 AND head_seq = $9 AND head_digest = $10 AND epoch = $11
           RETURNING run, stored_at)
         INSERT INTO events (run, seq, kind, at, caller_at, epoch, late, format, tag, append_id,
           digest, body, stored_at)
-        SELECT run, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, stored_at FROM head";
+        SELECT run, $3, $12, $5, $13, $2, $14, $15, $16, $17, $4, $18, stored_at FROM head";
 
     pub fn new(
         run: i64,
@@ -119,29 +119,25 @@ impl Line {
         let Some(event) = self.columns().next() else {
             return Ok(0);
         };
-        let params: [&(dyn ToSql + Sync); 22] = [
+        let params: [&(dyn ToSql + Sync); 18] = [
             &self.run,
-            &self.event_epoch,
-            &self.head.seq.0.cast_signed(),
-            &self.head.digest.as_bytes().as_slice(),
-            &self.updated_at,
+            &event.epoch,
+            &event.seq,
+            &event.digest,
+            &event.at,
             &self.results,
             &self.pulse,
+            &self.floor,
             &self.before.seq.0.cast_signed(),
             &self.before.digest.as_bytes().as_slice(),
             &self.epoch,
-            &event.seq,
             &event.kind,
-            &event.at,
             &event.caller_at,
-            &event.epoch,
             &event.late,
             &i64::from(FORMAT),
             &event.tag,
             &event.append_id,
-            &event.digest,
             &event.body,
-            &self.floor,
         ];
         client.execute(statement, &params).await
     }

@@ -124,33 +124,17 @@ impl RunStore for PostgresStore {
     }
 
     async fn append(&self, append: Append) -> Result<Appended, AppendError> {
-        let Append {
-            run,
-            expect,
-            epoch,
-            id,
-            drafts,
-            blobs,
-        } = append;
-        let prepared = prepare(drafts, &blobs, self.shared().payload_bytes_max)?;
-        let work = append::Work {
-            run,
-            expect,
-            epoch,
-            id,
-            prepared,
-            blobs,
-        };
         let shared = self.shared().clone();
+        let prepared = append::prepared(&shared, &append)?;
         // What follows a quick one that did not land is rare and large: it has its place only when it is needed.
-        match append::quick(&shared, &work).await? {
+        match append::quick(&shared, &append, prepared).await? {
             Quick::Landed(appended) => Ok(appended),
             Quick::Look => {
-                let in_full = async move { append::in_full(&shared, work).await };
+                let in_full = async move { append::in_full(&shared, append).await };
                 Box::pin(self.run(in_full)).await
             }
             Quick::Lost(what) => {
-                let settle = async move { append::settle_lost(&shared, &work, what).await };
+                let settle = async move { append::settle_lost(&shared, &append, what).await };
                 Box::pin(self.run(settle)).await
             }
         }

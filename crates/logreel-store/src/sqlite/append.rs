@@ -52,10 +52,10 @@ pub(super) fn append(tx: &mut Tx<'_>, work: Work) -> Result<Appended, Halt<Appen
             }
             stored.check_foldable()?;
             (
-                Known {
+                Box::new(Known {
                     id: stored.id,
                     tip: stored.tip()?,
-                },
+                }),
                 stored.stale,
             )
         }

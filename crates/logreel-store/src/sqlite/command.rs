@@ -58,7 +58,7 @@ pub(super) fn command(
             blobs,
         };
         match land(tx, landing, &tip)? {
-            Landed::Live => tx.tips.put(run, Known { id: stored.id, tip }),
+            Landed::Live => tx.tips.put(run, Box::new(Known { id: stored.id, tip })),
             Landed::Retired => {}
             Landed::Refused => {
                 let what = format!("the head of {run} moved within one transaction");

@@ -141,7 +141,7 @@ pub(super) fn place(tx: &mut Tx<'_>, placed: Placed<'_>) -> Result<i64, Halt> {
     insert_labels(conn, id, &row.facts)?;
     search::insert(conn, id, &row.facts)?;
     let (run, head) = (row.run, row.head.seq);
-    tx.tips.put(run, Known { id, tip });
+    tx.tips.put(run, Box::new(Known { id, tip }));
     tx.ring(run, head);
     Ok(id)
 }

@@ -194,7 +194,7 @@ pub(super) fn claim(tx: &mut Tx<'_>, run: RunId, owner: OwnerId) -> Result<Claim
             return Err(Error::Bug(what).into());
         }
     }
-    tx.tips.put(run, Known { id, tip });
+    tx.tips.put(run, Box::new(Known { id, tip }));
     if sealed.is_empty() {
         tx.ring_everywhere(run)?;
     }
