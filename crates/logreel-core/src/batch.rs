@@ -12,8 +12,8 @@ use crate::state::{Doing, RunState, StepState};
 /// Decides what goes into one append: each command on the state that the ones before it lead to. So
 /// what a batch decides, `fold` accepts.
 ///
-/// It copies only what the commands speak of, so that it costs the same in a run of a million steps, and nothing
-/// for the first: most appends have no other.
+/// It copies only what the commands speak of, so that it costs the same in a run of a million steps, and for the
+/// first nothing but the row: most appends have no other.
 /// Clone it before a group of commands that must be decided together, and go back to the clone when
 /// one of them is refused.
 #[derive(Debug, Clone)]
@@ -44,7 +44,7 @@ impl<'a> Batch<'a> {
 
     /// Decides the next command. A refused one leaves the batch as it was.
     pub fn decide(&mut self, command: Command) -> Result<Draft, Rejected> {
-        self.fold_first()?;
+        self.fold_first();
         let ends = match &command {
             Command::Record { body, .. } => body.is_terminal(),
             Command::StartChild { .. } => false,
@@ -62,7 +62,7 @@ impl<'a> Batch<'a> {
             return Ok(draft);
         };
         if let Command::Record { body, .. } = &command {
-            ahead.look_up(self.base, body);
+            ahead.copy_named_by(body, self.base);
         }
         let draft = decide(ahead, &self.results, self.epoch, command)?;
         let event = event_of(&draft, &ahead.row, self.epoch);
@@ -74,9 +74,9 @@ impl<'a> Batch<'a> {
     }
 
     /// Something follows the first fact, or looks at what it led to.
-    fn fold_first(&mut self) -> Result<(), Rejected> {
-        let Some((_, first)) = &self.first else {
-            return Ok(());
+    fn fold_first(&mut self) {
+        let Some((_, first)) = self.first.take() else {
+            return;
         };
         let mut ahead = RunState {
             // Few, and one that ends in this batch must not come back.
@@ -85,15 +85,13 @@ impl<'a> Batch<'a> {
             queued: self.base.queued.clone(),
             ..RunState::around(self.base.row.clone())
         };
-        ahead.look_up(self.base, &first.body);
-        ahead.apply(first).map_err(refused)?;
+        ahead.copy_named_by(&first.body, self.base);
+        let folded = ahead.apply(&first);
+        folded.expect("what the whole state admits, its copy admits");
         self.ahead = Some(Box::new(ahead));
-        if let Some((_, first)) = self.first.take()
-            && !first.late
-        {
+        if !first.late {
             self.unsummed.push(first.body);
         }
-        Ok(())
     }
 
     fn sum_up(&mut self) {
@@ -111,10 +109,7 @@ impl<'a> Batch<'a> {
 
     /// Whether the step was announced by this driver and has no outcome yet.
     pub fn is_running(&mut self, step: &StepId) -> bool {
-        if self.fold_first().is_err() {
-            // The next decision says why.
-            return false;
-        }
+        self.fold_first();
         let ahead = self.ahead.as_ref().and_then(|ahead| ahead.steps.get(step));
         match ahead.or_else(|| self.base.steps.get(step)) {
             Some(StepState::Open(open)) => open.doing == Doing::Running && open.epoch == self.epoch,
@@ -144,34 +139,34 @@ fn refused(illegal: IllegalEvent) -> Rejected {
 impl RunState {
     /// Copies what the fold of this body reads. The fold reads the entries a body names and no
     /// others, so with these the batch's state answers as the whole one would.
-    fn look_up(&mut self, base: &Self, body: &Body) {
+    fn copy_named_by(&mut self, body: &Body, base: &Self) {
         match body {
-            Body::StepStarted(body) => self.look_up_step(base, &body.step),
-            Body::StepFinished(body) => self.look_up_step(base, &body.step),
-            Body::StepFailed(body) => self.look_up_step(base, &body.step),
-            Body::StepRetrying(body) => self.look_up_step(base, &body.step),
-            Body::StepSkipped(body) => self.look_up_step(base, &body.step),
-            Body::StepInDoubt(body) => self.look_up_step(base, &body.step),
-            Body::StepResolved(body) => self.look_up_step(base, &body.step),
+            Body::StepStarted(body) => self.copy_step(base, &body.step),
+            Body::StepFinished(body) => self.copy_step(base, &body.step),
+            Body::StepFailed(body) => self.copy_step(base, &body.step),
+            Body::StepRetrying(body) => self.copy_step(base, &body.step),
+            Body::StepSkipped(body) => self.copy_step(base, &body.step),
+            Body::StepInDoubt(body) => self.copy_step(base, &body.step),
+            Body::StepResolved(body) => self.copy_step(base, &body.step),
             Body::WaitStarted(body) => {
                 if let Some(step) = &body.step {
-                    self.look_up_step(base, step);
+                    self.copy_step(base, step);
                 }
             }
             Body::WaitEnded(body) => {
                 let open = self.row.wait(body.wait);
                 if let Some(step) = open.and_then(|open| open.wait.step.clone()) {
-                    self.look_up_step(base, &step);
+                    self.copy_step(base, &step);
                 }
             }
-            Body::ModelCalled(body) => self.look_up_model(base, &body.call),
-            Body::ModelAnswered(body) => self.look_up_model(base, &body.call),
-            Body::ModelFailed(body) => self.look_up_model(base, &body.call),
-            Body::ToolCalled(body) => self.look_up_tool(base, &body.call),
-            Body::ToolReturned(body) => self.look_up_tool(base, &body.call),
-            Body::ToolFailed(body) => self.look_up_tool(base, &body.call),
-            Body::ToolInDoubt(body) => self.look_up_tool(base, &body.call),
-            Body::ToolResolved(body) => self.look_up_tool(base, &body.call),
+            Body::ModelCalled(body) => self.copy_model(base, &body.call),
+            Body::ModelAnswered(body) => self.copy_model(base, &body.call),
+            Body::ModelFailed(body) => self.copy_model(base, &body.call),
+            Body::ToolCalled(body) => self.copy_tool(base, &body.call),
+            Body::ToolReturned(body) => self.copy_tool(base, &body.call),
+            Body::ToolFailed(body) => self.copy_tool(base, &body.call),
+            Body::ToolInDoubt(body) => self.copy_tool(base, &body.call),
+            Body::ToolResolved(body) => self.copy_tool(base, &body.call),
             Body::ChildStarted(_)
             | Body::ChildFinished(_)
             | Body::RunStarted(_)
@@ -201,19 +196,19 @@ impl RunState {
         }
     }
 
-    fn look_up_step(&mut self, base: &Self, step: &StepId) {
+    fn copy_step(&mut self, base: &Self, step: &StepId) {
         if let (None, Some(state)) = (self.steps.get(step), base.steps.get(step)) {
             self.steps.insert(step.clone(), state.clone());
         }
     }
 
-    fn look_up_tool(&mut self, base: &Self, call: &CallId) {
+    fn copy_tool(&mut self, base: &Self, call: &CallId) {
         if let (None, Some(state)) = (self.tools.get(call), base.tools.get(call)) {
             self.tools.insert(call.clone(), state.clone());
         }
     }
 
-    fn look_up_model(&mut self, base: &Self, call: &CallId) {
+    fn copy_model(&mut self, base: &Self, call: &CallId) {
         if let (None, Some(state)) = (self.models.get(call), base.models.get(call)) {
             self.models.insert(call.clone(), state.clone());
         }

@@ -280,13 +280,13 @@ impl AppendId {
     /// with, so a store need not index it: if it landed, it landed right after that head.
     pub fn driver(tag: u64) -> Self {
         // Written by hand: every step has one.
-        let mut text = String::with_capacity(Self::DRIVER.len() + 16);
-        text.push_str(Self::DRIVER);
-        for place in (0..16).rev() {
-            let digit = (tag >> (4 * place)) as u32 & 0xf;
-            text.push(char::from_digit(digit, 16).expect("below sixteen"));
+        let mut text = [Self::DRIVER.as_bytes()[0]; 17];
+        for (place, digit) in text[1..].iter_mut().rev().enumerate() {
+            *digit = b"0123456789abcdef"[(tag >> (4 * place)) as usize & 0xf];
         }
-        Self(Arc::from(text))
+        Self(Arc::from(
+            std::str::from_utf8(&text).expect("digits are text"),
+        ))
     }
 
     /// The tag of a driver's own append.

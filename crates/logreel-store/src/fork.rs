@@ -173,7 +173,7 @@ impl Prefix {
             .map_err(|why| Error::Bug(format!("a fork was refused: {why}")))?;
         let input = forked.input.clone();
         let then = new.then.iter().cloned();
-        let drafts = std::iter::once(Draft::new(forked)).chain(then).collect();
+        let drafts = std::iter::once(Draft::new(forked)).chain(then);
         let prepared = prepare(drafts, &new.blobs, payload_bytes_max)?;
         Ok(Decided {
             state,

@@ -17,7 +17,7 @@ pub(crate) struct Known {
 }
 
 /// Two generations: what was not asked for while a new one filled up is forgotten. A tip goes in and out with each
-/// append, so it has its place elsewhere.
+/// append, so it is boxed.
 #[derive(Debug, Default)]
 pub(crate) struct Tips {
     young: Map<RunId, Box<Known>>,

@@ -65,7 +65,8 @@ pub(crate) enum RecordError {
 
 type Answer = Result<Vec<Event>, RecordError>;
 
-/// Where an answer is put. Nobody waits here: whoever asked waits for the writer, and finds it then.
+/// Where an answer is put. Nobody waits here: whoever asked waits for the writer, and finds it then. Only the one who
+/// has the writer answers, and lets go of the slot before the writer is free.
 type Slot = Arc<OnceLock<Answer>>;
 
 struct Pending {
@@ -287,7 +288,9 @@ impl Journal {
         // `flush` answers everything that was in the outbox before it began.
         let answer = Arc::into_inner(answer).and_then(OnceLock::into_inner);
         answer.unwrap_or_else(|| {
-            let why = "no answer came".to_owned();
+            let why = "no answer came to what was to be recorded".to_owned();
+            tracing::error!(run = %self.run, "{why}");
+            self.stop(Stop::Lost(why.clone()));
             Err(RecordError::Dead(Error::DriverStopped(why)))
         })
     }
@@ -513,7 +516,11 @@ impl Journal {
                 Ok(decided) => {
                     blobs.extend(pending.blobs.iter().cloned());
                     members.push((pending, decided.len()));
-                    drafts.extend(decided);
+                    if drafts.is_empty() {
+                        drafts = decided;
+                    } else {
+                        drafts.extend(decided);
+                    }
                     if *alone > 0 {
                         break;
                     }
@@ -566,7 +573,14 @@ impl Journal {
         self.notice_stops();
         let told = self.hooks.wanted().then(|| events.clone());
         match <[_; 1]>::try_from(members) {
-            Ok([(member, _)]) => reply(member, Ok(events)),
+            Ok([(member, count)]) => {
+                debug_assert_eq!(
+                    events.len(),
+                    count,
+                    "an append has the events it was sent with"
+                );
+                reply(member, Ok(events));
+            }
             Err(members) => {
                 let mut own = events.into_iter();
                 for (member, count) in members {

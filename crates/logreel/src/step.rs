@@ -174,8 +174,6 @@ impl<'c> Step<'c> {
     }
 
     /// Runs the step, or gives its recorded result.
-    ///
-    /// What few steps need has its place elsewhere, here and below: a step's future is moved around as a whole.
     pub async fn run<F, Fut, T, E>(self, work: F) -> Result<T, TaskError>
     where
         F: Fn() -> Fut,
@@ -195,6 +193,7 @@ impl<'c> Step<'c> {
         let input_digest = input?;
         let known = know(ctx, &step, input_digest, &retry)?;
         let (mut attempt, mut wait) = match known {
+            // What few steps need is boxed, here and below: a step's future is moved around as a whole.
             Known::Finished(seq) => {
                 return Box::pin(recorded(ctx, &step, seq, input_digest)).await;
             }
@@ -393,8 +392,8 @@ impl Running<'_> {
         let (outcome, announced) = match quick {
             Some(outcome) => (outcome, false),
             None => {
-                let announced = Box::pin(self.announce(attempt));
-                let (said, outcome) = tokio::join!(announced, &mut work);
+                let announcing = Box::pin(self.announce(attempt));
+                let (said, outcome) = tokio::join!(announcing, &mut work);
                 (outcome, said.is_ok())
             }
         };

@@ -1,6 +1,6 @@
 //! The most common body, written and read by hand. A long log is nearly all `step.finished`, and looking for its
 //! keys one by one took longer than everything else about it. What is not spelled as [`encode_body`]
-//! spells it is left to serde, which reads every spelling and says how each is written.
+//! spells it is left to serde, which reads every spelling, and whose own is the one written here.
 //!
 //! [`encode_body`]: super::encode_body
 
@@ -18,8 +18,7 @@ pub(super) fn write(body: &StepFinished) -> Option<String> {
     text.push_str(r#"{"attempt":"#);
     push_number(&mut text, body.attempt.into());
     text.push_str(r#","effect":""#);
-    let name = EFFECTS.iter().find(|(_, effect)| *effect == body.effect);
-    text.push_str(name?.0);
+    text.push_str(body.effect.as_str());
     text.push_str(r#"","input_digest":"#);
     push_or_null(&mut text, body.input_digest, |digest, text| {
         digest.push_to(text);
@@ -84,16 +83,10 @@ fn number(text: &str) -> Option<(u32, &str)> {
     Some((number, rest))
 }
 
-const EFFECTS: [(&str, Effect); 3] = [
-    ("idempotent", Effect::Idempotent),
-    ("read", Effect::Read),
-    ("write", Effect::Write),
-];
-
 fn effect(text: &str) -> Option<(Effect, &str)> {
-    EFFECTS
+    [Effect::Idempotent, Effect::Read, Effect::Write]
         .into_iter()
-        .find_map(|(name, effect)| Some((effect, text.strip_prefix(name)?)))
+        .find_map(|effect| Some((effect, text.strip_prefix(effect.as_str())?)))
 }
 
 /// `null`, or a string of this length without escapes.

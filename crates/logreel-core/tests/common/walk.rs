@@ -36,9 +36,17 @@ fn walk(log: &mut Log, group: &[Wish]) {
         jump(log, group[0].3);
         let base = log.clone();
         let mut batch = Batch::new(&base.state, &base.results, base.epoch);
+        // A batch does not know at what time its append will land.
+        let mut whole = base.clone();
+        whole.now = base.state.row.updated_at;
         for wish in group.iter().filter(|wish| wish.0 < FACTS) {
             let body = fact(&base, batch.next_wait(), *wish);
-            if let Ok(draft) = batch.decide(body.into()) {
+            if let Body::StepFinished(StepFinished { step, .. }) = &body {
+                assert_eq!(batch.is_running(step), is_running(log, step));
+            }
+            let decided = batch.decide(body.clone().into());
+            push_decided(&mut whole, &body, &decided);
+            if let Ok(draft) = decided {
                 log.push(draft).expect("what a batch decides, fold accepts");
             }
         }
@@ -50,6 +58,27 @@ fn walk(log: &mut Log, group: &[Wish]) {
     }
 }
 
+/// A batch, which copies only what is spoken of, decides what the whole state of the log so far would.
+fn push_decided(log: &mut Log, body: &Body, decided: &Result<Draft, Rejected>) {
+    let alone = decide(&log.state, &log.results, log.epoch, body.clone().into());
+    match decided {
+        Ok(draft) => {
+            assert_eq!(&alone, decided);
+            log.push(draft.clone())
+                .expect("what a batch decides, fold accepts");
+        }
+        // Whether these fit may depend on facts before them in the same append, so `decide`
+        // leaves it to the batch.
+        Err(_) if depends_on_batch(body) => {}
+        Err(_) => assert_eq!(&alone, decided),
+    }
+}
+
+fn is_running(log: &Log, step: &StepId) -> bool {
+    let open = log.state.open_step(step);
+    open.is_some_and(|open| open.doing == Doing::Running && open.epoch == log.epoch)
+}
+
 const FACTS: u8 = 215;
 
 fn single(log: &mut Log, wish: Wish) {
@@ -58,19 +87,8 @@ fn single(log: &mut Log, wish: Wish) {
     match choice {
         0..FACTS => {
             let body = fact(log, log.next_wait(), wish);
-            let alone = decide(&log.state, &log.results, log.epoch, body.clone().into());
             let batch = Batch::new(&log.state, &log.results, log.epoch).decide(body.clone().into());
-            match batch {
-                Ok(draft) => {
-                    assert_eq!(alone, Ok(draft.clone()));
-                    log.push(draft)
-                        .expect("decide never emits what fold refuses");
-                }
-                // Whether these fit may depend on facts before them in the same append, so `decide`
-                // leaves it to the batch.
-                Err(_) if depends_on_batch(&body) => {}
-                Err(why) => assert_eq!(alone, Err(why)),
-            }
+            push_decided(log, &body, &batch);
         }
         FACTS..=234 => {
             let _answer: Result<(), Rejected> = log.outside(outside(log, a, b));

@@ -30,14 +30,12 @@ pub(super) enum Quick {
 
 /// One statement, or one with other runs' appends, when the run's tip is known here and nothing but events and
 /// the narrow row changes. Whoever stops waiting changes nothing: what was sent is the database's.
-pub(super) async fn quick(
-    shared: &Shared,
-    append: &Append,
-    prepared: Vec<Prepared>,
-) -> Result<Quick, AppendError> {
-    let Some(tag) = append.id.driver_tag().filter(|_| append.blobs.is_empty()) else {
+pub(super) async fn quick(shared: &Shared, append: &Append) -> Result<Quick, AppendError> {
+    let is_plain = append.blobs.is_empty();
+    let Some(tag) = append.id.driver_tag().filter(|_| is_plain) else {
         return Ok(Quick::Look);
     };
+    let prepared = prepared(shared, append)?;
     let Some(mut known) = shared.tips().take(&append.run, &append.expect) else {
         return Ok(Quick::Look);
     };
@@ -105,6 +103,7 @@ pub(super) async fn settle_lost(
 
 /// Appends in a transaction of its own, or refuses and writes nothing.
 pub(super) async fn in_full(shared: &Arc<Shared>, append: Append) -> Result<Appended, AppendError> {
+    // Once more after a quick one that did not land: what lands keeps no copy for this.
     let prepared = prepared(shared, &append)?;
     let work = Arc::new((append, prepared));
     shared
@@ -116,8 +115,8 @@ pub(super) async fn in_full(shared: &Arc<Shared>, append: Append) -> Result<Appe
 }
 
 /// Its events with all that can be computed before the database is asked.
-pub(super) fn prepared(shared: &Shared, append: &Append) -> Result<Vec<Prepared>, Error> {
-    let drafts = append.drafts.clone();
+fn prepared(shared: &Shared, append: &Append) -> Result<Vec<Prepared>, Error> {
+    let drafts = append.drafts.iter().cloned();
     prepare(drafts, &append.blobs, shared.payload_bytes_max)
 }
 

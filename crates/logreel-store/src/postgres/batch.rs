@@ -300,7 +300,7 @@ async fn send(mut wire: Box<Wire>, batch: &[&Line], turn: &mut Turn) -> Vec<Wrot
     let all = |what: &dyn Fn() -> Wrote| batch.iter().map(|_| what()).collect();
     turn.shared = batch.len() > 1;
     let Wire { client, one, late } = &mut *wire;
-    let due = Instant::now() + LONGEST;
+    late.as_mut().reset(Instant::now() + LONGEST);
     let Some(client) = client else {
         return all(&|| Wrote::NotWritten);
     };
@@ -309,7 +309,7 @@ async fn send(mut wire: Box<Wire>, batch: &[&Line], turn: &mut Turn) -> Vec<Wrot
         tokio::select! {
             biased;
             sent = &mut sending => sent.map_err(Some),
-            () = overdue(late.as_mut(), due) => Err(None),
+            () = late.as_mut() => Err(None),
         }
     };
     match sent {
@@ -331,7 +331,7 @@ async fn send(mut wire: Box<Wire>, batch: &[&Line], turn: &mut Turn) -> Vec<Wrot
 }
 
 /// A connection that is closed when it is dropped, and the timer of what is sent on it: one that is made anew each
-/// time may wake another thread. It goes from hand to hand with each turn, so it has its place elsewhere.
+/// time may wake another thread. It goes from hand to hand with each turn, so it is boxed.
 struct Wire {
     /// Gone only while it is dropped.
     client: Option<Object>,
@@ -359,18 +359,6 @@ impl Drop for Wire {
         if let Some(client) = self.client.take() {
             drop(Object::take(client));
         }
-    }
-}
-
-/// Resolves when it is due. The timer is left as it was set for something earlier until that time comes: setting it
-/// anew for each append costs more than the odd look at the clock.
-async fn overdue(mut timer: Pin<&mut Sleep>, due: Instant) {
-    loop {
-        timer.as_mut().await;
-        if Instant::now() >= due {
-            return;
-        }
-        timer.as_mut().reset(due);
     }
 }
 

@@ -9,7 +9,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 
 use super::failure::Halt;
-use super::rows::{Mark, results_bytes, to_text};
+use super::rows::{Mark, stored_results, to_text};
 use super::writer::Tx;
 use crate::tip::Tip;
 
@@ -20,7 +20,7 @@ pub(super) struct Line {
     event_epoch: i64,
     head: Head,
     updated_at: i64,
-    results: Option<Vec<u8>>,
+    results: Option<[u8; 32]>,
     pulse: String,
     before: Head,
     epoch: i64,
@@ -71,7 +71,7 @@ impl Line {
             event_epoch: row.epoch.0.cast_signed(),
             head: row.head,
             updated_at: row.updated_at.as_micros(),
-            results: results_bytes(&tip.results),
+            results: stored_results(&tip.results),
             pulse: to_text(&row.pulse),
             before: *before,
             epoch: epoch.0.cast_signed(),
@@ -79,6 +79,10 @@ impl Line {
             mark,
             floor,
         }
+    }
+
+    fn results(&self) -> Option<&[u8]> {
+        self.results.as_ref().map(<[u8; 32]>::as_slice)
     }
 
     /// Its events; the mark is on the first.
@@ -125,7 +129,7 @@ impl Line {
             &event.seq,
             &event.digest,
             &event.at,
-            &self.results,
+            &self.results(),
             &self.pulse,
             &self.floor,
             &self.before.seq.0.cast_signed(),
@@ -162,7 +166,7 @@ impl Line {
                 &self.epoch,
                 &self.event_epoch,
                 &self.updated_at,
-                &self.results,
+                &self.results(),
                 &self.pulse,
             ];
             return Ok(tx.exec(sql, &row).await? > 0);
@@ -249,7 +253,7 @@ impl<'a> Lines<'a> {
             lines.head_seq.push(line.head.seq.0.cast_signed());
             lines.head_digest.push(line.head.digest.as_bytes());
             lines.updated_at.push(line.updated_at);
-            lines.results.push(line.results.as_deref());
+            lines.results.push(line.results());
             lines.pulse.push(&line.pulse);
             lines.before_seq.push(line.before.seq.0.cast_signed());
             lines.before_digest.push(line.before.digest.as_bytes());

@@ -597,8 +597,13 @@ pub(super) fn to_text<T: serde::Serialize>(value: &T) -> String {
 }
 
 /// The sum of results as stored: nothing when there are none yet.
+pub(super) fn stored_results(results: &ResultSet) -> Option<[u8; 32]> {
+    (*results != ResultSet::default()).then(|| results.to_bytes())
+}
+
+/// The same as a column's value.
 pub(super) fn results_bytes(results: &ResultSet) -> Option<Vec<u8>> {
-    (*results != ResultSet::default()).then(|| results.to_bytes().to_vec())
+    stored_results(results).map(Vec::from)
 }
 
 pub(super) fn relation_name(relation: Relation) -> &'static str {

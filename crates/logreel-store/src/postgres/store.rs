@@ -125,9 +125,8 @@ impl RunStore for PostgresStore {
 
     async fn append(&self, append: Append) -> Result<Appended, AppendError> {
         let shared = self.shared().clone();
-        let prepared = append::prepared(&shared, &append)?;
-        // What follows a quick one that did not land is rare and large: it has its place only when it is needed.
-        match append::quick(&shared, &append, prepared).await? {
+        // What follows a quick one that did not land is rare and large, so it is boxed.
+        match append::quick(&shared, &append).await? {
             Quick::Landed(appended) => Ok(appended),
             Quick::Look => {
                 let in_full = async move { append::in_full(&shared, append).await };
