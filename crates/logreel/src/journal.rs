@@ -391,8 +391,15 @@ impl Journal {
             // Never in line before the next append: a step would wait for a look.
             match self.writer.try_lock() {
                 Ok(writer) if writer.is_none() => return self.catch_up().await,
-                // An append that was left behind settles what came before it by itself.
-                Ok(_) => return Ok(()),
+                Ok(writer) => {
+                    // Whoever sent this append was dropped, and nobody else may ever come: a run could wait
+                    // for a cancel that it does not read. What came before it is read when it conflicts.
+                    drop(writer);
+                    tokio::select! {
+                        () = self.flush() => {}
+                        () = self.env.sleep(Duration::from_millis(1) * LOOK_TRIES) => break,
+                    }
+                }
                 Err(_) => self.env.sleep(Duration::from_millis(1)).await,
             }
         }

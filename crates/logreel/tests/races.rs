@@ -411,3 +411,47 @@ async fn a_driver_that_lost_its_lease_while_cut_off_makes_no_write_although_it_i
     other.close().await.unwrap();
     working.await.unwrap().unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_step_given_up_while_it_was_recorded_keeps_no_driver_from_hearing_of_a_cancel() {
+    let store: Arc<dyn RunStore> = Arc::new(MemoryStore::new(Arc::new(store::SystemEnv)));
+    let faults = Faults::new();
+    let faulty = FaultyStore::new(Arc::clone(&store), faults.clone());
+    let engine = Engine::builder().store(Arc::new(faulty)).build();
+    let engine = engine.await.unwrap();
+    let (given_up, mut is_given_up) = tokio::sync::watch::channel(false);
+    let task: Task<(), ()> = engine.task("impatient", move |ctx: Ctx, (): ()| {
+        let (faults, given_up) = (faults.clone(), given_up.clone());
+        async move {
+            // Past the one flush that every driver makes of itself.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let hang = || async {
+                faults.before(faults.writes() + 1, std::future::pending());
+                Ok::<_, TaskError>(1)
+            };
+            let step = ctx.step("hangs").run(hang);
+            let hung = tokio::time::timeout(Duration::from_secs(1), step).await;
+            assert!(hung.is_err(), "{hung:?}");
+            given_up.send_replace(true);
+            ctx.cancelled().await;
+            Ok(())
+        }
+    });
+    let run = task.start(&()).await.unwrap();
+    is_given_up.wait_for(|is| *is).await.unwrap();
+    // From elsewhere, as a person does it.
+    let other = Engine::builder().store(Arc::clone(&store)).build();
+    let other = other.await.unwrap();
+    other.run(run.id()).cancel("enough").await.unwrap();
+    let heard = until_entry(&other, run.id(), |entry| entry.driver.is_none());
+    tokio::time::timeout(Duration::from_secs(2), heard)
+        .await
+        .expect("its driver heard of it");
+    let (mut events, mut recorded) = (other.run(run.id()).events(Seq::FIRST), Vec::new());
+    while let Some(event) = events.next().await {
+        recorded.push(event.unwrap());
+    }
+    assert!(count(&recorded, "step.finished") <= 1, "{recorded:?}");
+    engine.close().await.unwrap();
+    other.close().await.unwrap();
+}
