@@ -17,6 +17,7 @@ use std::ffi::OsString;
 use std::future::IntoFuture as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use logreel::store::SystemEnv;
@@ -97,6 +98,7 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
         redactor,
         stream,
         prices: prices(&acting),
+        store: Arc::clone(&acting.store),
         signals: signals.clone(),
     };
     let progress = watch::Sender::default();
@@ -162,6 +164,7 @@ pub async fn retry(acting: Acting, entry: &Entry, out: &mut Output) -> anyhow::R
         redactor: redactor(&acting)?,
         stream: stored.get("stream").and_then(Format::from_json),
         prices: prices(&acting),
+        store: Arc::clone(&acting.store),
         signals: Signals::new()?,
     };
     let progress = watch::Sender::default();

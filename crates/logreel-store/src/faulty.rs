@@ -339,6 +339,10 @@ impl RunStore for FaultyStore {
         self.inner.now()
     }
 
+    fn between_writes(&self, act: &mut dyn FnMut()) {
+        self.inner.between_writes(act);
+    }
+
     async fn create(&self, new: NewRun) -> Result<Created, CreateError> {
         self.write(self.inner.create(new)).await
     }

@@ -56,6 +56,12 @@ pub trait RunStore: Send + Sync + 'static {
         None
     }
 
+    /// Calls `act` while this process writes nothing. Who is stopped in the middle of a write may keep every other
+    /// process from writing until it goes on; who stops itself does it here.
+    fn between_writes(&self, act: &mut dyn FnMut()) {
+        act();
+    }
+
     /// Creates a run with its event 1, or attaches to the one with the same id or key. One whose limit
     /// has no place is created without its owner. One that has ended takes no place in its session, and is
     /// created also while another run is active there.

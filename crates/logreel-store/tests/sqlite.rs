@@ -715,3 +715,42 @@ async fn nobody_is_stranded_behind_a_leader() {
     }
     assert_eq!(place.ask("SELECT count(*) FROM events"), 64 * 21);
 }
+
+/// Who stops its process there keeps nobody from writing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn between_writes_the_file_is_everyone_elses() {
+    let place = Place::new();
+    let store = Arc::new(place.open());
+    let owner = join(&store).await;
+    let mut entry = create(&store, Some(owner)).await;
+    let is_over = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let busy = {
+        let (store, is_over) = (Arc::clone(&store), Arc::clone(&is_over));
+        tokio::spawn(async move {
+            for tag in 1.. {
+                entry = note(&store, &entry, tag).await;
+                if is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    return tag;
+                }
+            }
+            0
+        })
+    };
+    let other = rusqlite::Connection::open(place.path()).unwrap();
+    other.busy_timeout(Duration::ZERO).unwrap();
+    let refused = tokio::task::spawn_blocking(move || {
+        let look = |_: &u32| {
+            let mut written = Ok(());
+            store
+                .between_writes(&mut || written = other.execute_batch("BEGIN IMMEDIATE; ROLLBACK"));
+            // Not in step with whoever writes.
+            std::thread::sleep(Duration::from_micros(SystemEnv.random_u64() % 500));
+            written.is_err()
+        };
+        (0..200).filter(look).count()
+    });
+    assert_eq!(refused.await.unwrap(), 0);
+    is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+    let written = busy.await.unwrap();
+    assert!(written > 10, "{written} writes went on meanwhile");
+}

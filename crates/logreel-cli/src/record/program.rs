@@ -6,11 +6,13 @@ use std::fs::File;
 use std::io::{self, IsTerminal as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use logreel::core::event::{Cause, Custom, Git, OutputWritten};
 use logreel::core::{Blob, Payload};
-use logreel::{Body, Ctx, Json, Log, TaskError};
+use logreel::{Body, Ctx, Json, Log, RunStore, TaskError};
 use logreel_agent::{Format, Prices, RecordedText, Redactor, Said, StreamLines};
 use rustix::fs::FileType;
 use rustix::process::{Pid, Signal};
@@ -46,6 +48,8 @@ pub struct Setup {
     /// What its stdout is, when that is known.
     pub stream: Option<Format>,
     pub prices: Prices,
+    /// Where it is recorded.
+    pub store: Arc<dyn RunStore>,
     /// What came for it so far, and what comes.
     pub signals: Signals,
 }
@@ -87,8 +91,8 @@ pub async fn run(ctx: Ctx, setup: Setup, tell: impl Fn(Told)) -> Result<Json, Ta
         // It was told to end before it began.
         let ended = Ended::Signalled(passed.number);
         tell(Told::Ended(ended));
-        let nothing = Recording::new(&log, copy::channel().1, &setup);
-        record_end(&nothing, setup, ended, Duration::ZERO, false).await?;
+        let mut nothing = Recording::new(&log, copy::channel().1, &setup);
+        record_end(&mut nothing, setup, ended, Duration::ZERO, false).await?;
         let message = format!("signal {} came before the program began", passed.name);
         return Err(failed("signal", message, None));
     }
@@ -130,7 +134,7 @@ pub async fn run(ctx: Ctx, setup: Setup, tell: impl Fn(Told)) -> Result<Json, Ta
     })?;
     tell(Told::Ended(ended));
     recording.finish().await?;
-    record_end(&recording, setup, ended, duration, on_terminal).await?;
+    record_end(&mut recording, setup, ended, duration, on_terminal).await?;
     if let Some((lines, unknown)) = recording.lines.as_ref().map(StreamLines::counts)
         && unknown > 0
     {
@@ -171,6 +175,7 @@ fn failed(kind: &str, message: String, exit_code: Option<i32>) -> TaskError {
 struct AtWork {
     kept: Kept,
     terminal: Option<(Terminal, Pty, Keys)>,
+    store: Arc<dyn RunStore>,
 }
 
 impl AtWork {
@@ -243,7 +248,12 @@ impl AtWork {
             }
             None => None,
         };
-        Ok((Self { kept, terminal }, chunks))
+        let at_work = Self {
+            kept,
+            terminal,
+            store: Arc::clone(&setup.store),
+        };
+        Ok((at_work, chunks))
     }
 
     /// Until nothing of the program runs; `None` when nobody knows how it ended.
@@ -255,7 +265,7 @@ impl AtWork {
         let log = recording.log;
         let (mut ended, mut is_paused, mut is_ending) = (None, false, false);
         let mut linger =
-            Box::pin(std::future::pending()) as std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
+            Box::pin(std::future::pending()) as Pin<Box<dyn Future<Output = ()> + Send>>;
         loop {
             if let Some((terminal, _, _)) = &mut self.terminal {
                 terminal.take_when_ours()?;
@@ -266,7 +276,7 @@ impl AtWork {
                 report = self.kept.next() => match report {
                     Report::Exited(code) => ended = Some(Ended::Exited(code)),
                     Report::Signalled(number) => ended = Some(Ended::Signalled(number)),
-                    Report::Stopped => self.stop_with_it(log).await?,
+                    Report::Stopped => self.stop_with_it().await?,
                     Report::Gone | Report::Lost => return Ok(ended),
                     Report::Group(_) => {}
                 },
@@ -316,22 +326,33 @@ impl AtWork {
 
     /// The user stopped the program (Ctrl-Z), and so means us: the shell gets its terminal. When the shell
     /// goes on with us, we go on with the program.
-    async fn stop_with_it(&mut self, log: Log<'_>) -> Result<(), TaskError> {
+    async fn stop_with_it(&mut self) -> Result<(), TaskError> {
         if let Some((terminal, _, _)) = &mut self.terminal {
             terminal.give_back();
-            let own = rustix::process::getpgrp();
-            if let Err(error) = rustix::process::kill_process_group(own, Signal::TSTP) {
-                return Err(TaskError::new(format!(
-                    "this process cannot be stopped: {error}"
-                )));
-            }
-            // Nobody can stop a group that no shell waits for; then this goes on at once.
-            log.env().sleep(STOP_TAKES).await;
+            stop_own_group(&*self.store).map_err(|error| {
+                TaskError::new(format!("this process cannot be stopped: {error}"))
+            })?;
             terminal.take_when_ours()?;
             self.kept.say("continue").await;
         }
         Ok(())
     }
+}
+
+/// Stops this process and whoever its shell started with it, and returns when the shell goes on with them. Nobody can
+/// stop a group that no shell waits for; then it returns at once.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the store must not write meanwhile, and what awaits may be overtaken"
+)]
+fn stop_own_group(store: &dyn RunStore) -> rustix::io::Result<()> {
+    let mut told = Ok(());
+    store.between_writes(&mut || {
+        let own = rustix::process::getpgrp();
+        told = rustix::process::kill_process_group(own, Signal::TSTP);
+        std::thread::sleep(STOP_TAKES);
+    });
+    told
 }
 
 /// What is written there is not seen on a terminal.
@@ -363,6 +384,8 @@ struct Recording<'c> {
     gathered_blobs: Vec<Blob>,
     gathered_bytes: usize,
     due: Option<Duration>,
+    /// An append that is under way. It is kept here: one that is dropped is not heard of again.
+    appending: Option<Pin<Box<dyn Future<Output = Result<(), TaskError>> + Send + 'c>>>,
     over: bool,
 }
 
@@ -389,6 +412,7 @@ impl<'c> Recording<'c> {
             gathered_blobs: Vec::new(),
             gathered_bytes: 0,
             due: None,
+            appending: None,
             over: false,
         }
     }
@@ -399,8 +423,22 @@ impl<'c> Recording<'c> {
     }
 
     /// Takes what was printed, and appends what is due; false when nothing more comes. May be dropped and
-    /// asked again: what was taken is kept.
+    /// asked again: what was taken is kept, and an append goes on.
     async fn printed(&mut self) -> Result<bool, TaskError> {
+        if self.appending.is_none() {
+            self.take_next().await;
+            let now = self.log.env().monotonic();
+            let is_due = self.due.is_some_and(|due| due <= now);
+            if self.over || is_due || self.gathered_bytes >= APPEND_BYTES {
+                self.append();
+            }
+        }
+        self.appended().await?;
+        Ok(!self.over)
+    }
+
+    /// Waits for something to be printed, or for what was to be due.
+    async fn take_next(&mut self) {
         let env = self.log.env();
         let due = self.due;
         let until_due = async {
@@ -417,13 +455,6 @@ impl<'c> Recording<'c> {
                 None => self.over = true,
             },
         }
-        let is_due = self
-            .due
-            .is_some_and(|due| due <= self.log.env().monotonic());
-        if self.over || is_due || self.gathered_bytes >= APPEND_BYTES {
-            self.append().await?;
-        }
-        Ok(!self.over)
     }
 
     fn take(&mut self, chunk: &Chunk) {
@@ -451,19 +482,33 @@ impl<'c> Recording<'c> {
         }
     }
 
-    async fn append(&mut self) -> Result<(), TaskError> {
+    /// Sends off what was gathered.
+    fn append(&mut self) {
         self.due = None;
         self.gathered_bytes = 0;
         if self.gathered.is_empty() {
-            return Ok(());
+            return;
         }
         let bodies = std::mem::take(&mut self.gathered);
         let blobs = std::mem::take(&mut self.gathered_blobs);
-        self.log.record_happened(bodies, blobs).await
+        let log = self.log;
+        let appending = async move { log.record_happened(bodies, blobs).await };
+        self.appending = Some(Box::pin(appending));
+    }
+
+    /// Waits until what was sent off is in the log.
+    async fn appended(&mut self) -> Result<(), TaskError> {
+        let Some(appending) = &mut self.appending else {
+            return Ok(());
+        };
+        let appended = appending.await;
+        self.appending = None;
+        appended
     }
 
     /// Nothing more is read.
     async fn finish(&mut self) -> Result<(), TaskError> {
+        self.appended().await?;
         while let Ok(chunk) = self.chunks.try_recv() {
             self.take(&chunk);
         }
@@ -474,7 +519,8 @@ impl<'c> Recording<'c> {
         let rest = self.texts.iter_mut().flat_map(RecordedText::finish);
         let said = of_text(rest.collect());
         self.gather(said);
-        self.append().await
+        self.append();
+        self.appended().await
     }
 }
 
@@ -487,7 +533,7 @@ fn of_text(written: Vec<OutputWritten>) -> Said {
 
 /// Records what is known of the program beside what it printed.
 async fn record_end(
-    recording: &Recording<'_>,
+    recording: &mut Recording<'_>,
     setup: Setup,
     ended: Ended,
     duration: Duration,

@@ -23,6 +23,10 @@ use crate::{
 
 #[async_trait]
 impl RunStore for SqliteStore {
+    fn between_writes(&self, act: &mut dyn FnMut()) {
+        self.writer().rest(act);
+    }
+
     async fn create(&self, new: NewRun) -> Result<Created, CreateError> {
         let has_ended = new.has_ended();
         let NewRun {

@@ -265,16 +265,7 @@ impl Writer {
     }
 
     fn lead(&self, mut seat: MutexGuard<'_, Seat>, patience: Patience) {
-        /// Looks at the queue after the seat is free, also when the leader panics.
-        struct After<'a>(&'a Writer);
-        impl Drop for After<'_> {
-            fn drop(&mut self) {
-                if !self.0.queue().is_empty() {
-                    self.0.wake_helper();
-                }
-            }
-        }
-        let after = After(self);
+        let after = LookAfter(self);
         if seat.pace.is_out_of_breath(self.shared.env.monotonic()) {
             match patience {
                 Patience::Short => {
@@ -326,6 +317,15 @@ impl Writer {
         for ring in changed {
             self.shared.bells.tell(ring);
         }
+    }
+
+    /// Calls `act` while nobody leads.
+    pub fn rest(&self, act: &mut dyn FnMut()) {
+        let after = LookAfter(self);
+        let seat = self.seat.lock().unwrap_or_else(PoisonError::into_inner);
+        act();
+        drop(seat);
+        drop(after);
     }
 
     fn queue(&self) -> MutexGuard<'_, Vec<Box<dyn Job>>> {
@@ -384,6 +384,17 @@ impl Writer {
                 return;
             }
             thread::park();
+        }
+    }
+}
+
+/// Looks at the queue after the seat is free, also when the leader panics.
+struct LookAfter<'a>(&'a Writer);
+
+impl Drop for LookAfter<'_> {
+    fn drop(&mut self) {
+        if !self.0.queue().is_empty() {
+            self.0.wake_helper();
         }
     }
 }
