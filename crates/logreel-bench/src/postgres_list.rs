@@ -316,7 +316,7 @@ async fn compare(server: &Server, store: &PostgresStore, like: RunId, new: NewRu
             drafts: vec![draft],
             blobs: Vec::new(),
         };
-        store.append(append).await?;
+        store.append(&append).await?;
     }
     store.release(&run, epoch).await?;
     store.leave(owner.id).await?;

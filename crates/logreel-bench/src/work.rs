@@ -161,7 +161,7 @@ impl Pen {
 
     /// Sends it and waits until it is durable.
     pub async fn send(&mut self, append: Append) -> Result<()> {
-        let appended = self.store.append(append).await?;
+        let appended = self.store.append(&append).await?;
         let last = appended.events.last().context("an append has events")?;
         self.head = Head {
             seq: last.seq,

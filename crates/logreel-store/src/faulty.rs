@@ -359,7 +359,7 @@ impl RunStore for FaultyStore {
         self.write(self.inner.take_over(run)).await
     }
 
-    async fn append(&self, append: Append) -> Result<Appended, AppendError> {
+    async fn append(&self, append: &Append) -> Result<Appended, AppendError> {
         self.write(self.inner.append(append)).await
     }
 

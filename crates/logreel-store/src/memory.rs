@@ -316,7 +316,7 @@ impl RunStore for MemoryStore {
         self.make_own(run)
     }
 
-    async fn append(&self, append: Append) -> Result<Appended, AppendError> {
+    async fn append(&self, append: &Append) -> Result<Appended, AppendError> {
         let Append {
             run,
             expect,
@@ -324,7 +324,7 @@ impl RunStore for MemoryStore {
             id,
             drafts,
             blobs,
-        } = append;
+        } = append.clone();
         let prepared = self.prepare(drafts, &blobs)?;
         let mut guard = self.lock();
         let now = self.0.env.now();

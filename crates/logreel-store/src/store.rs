@@ -80,8 +80,8 @@ pub trait RunStore: Send + Sync + 'static {
     async fn take_over(&self, run: &RunId) -> Result<Entry, ImportError>;
 
     /// Appends under a lease. An ambiguous outcome ([`Error::Ambiguous`]) is settled by sending the
-    /// same append again.
-    async fn append(&self, append: Append) -> Result<Appended, AppendError>;
+    /// same append again, which is why it is lent.
+    async fn append(&self, append: &Append) -> Result<Appended, AppendError>;
 
     /// Decides an outside command from the row and appends what follows, in one transaction that
     /// needs no lease and no epoch.

@@ -157,7 +157,8 @@ impl Tip {
             at: self.row.updated_at,
             key: self.key,
         };
-        let mut row = self.row.clone();
+        // A row stays as it was when it refuses an event; only what came before that one is taken back.
+        let before = (prepared.len() > 1).then(|| self.row.clone());
         let mut results = self.results;
         let mut sealed = Vec::with_capacity(prepared.len());
         for Prepared {
@@ -167,11 +168,15 @@ impl Tip {
         } in prepared
         {
             let next = sealer.seal(draft, text, epoch, now);
-            row.apply(&next.event)?;
+            if let Err(refused) = self.row.apply(&next.event) {
+                if let Some(before) = before {
+                    self.row = before;
+                }
+                return Err(refused);
+            }
             results = results.plus(result);
             sealed.push(next);
         }
-        self.row = row;
         self.results = results;
         Ok(sealed)
     }

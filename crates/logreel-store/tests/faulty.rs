@@ -85,7 +85,7 @@ async fn a_fault_loses_the_write_or_its_answer_and_the_same_append_settles_it() 
         let (store, faults, inner, run) = run_behind_faults().await;
         let append = append_to(&store, &run).await;
         faults.fail(2, fault);
-        let error = store.append(append.clone()).await.unwrap_err();
+        let error = store.append(&append).await.unwrap_err();
         match fault {
             Fault::Refused => {
                 assert!(
@@ -100,7 +100,7 @@ async fn a_fault_loses_the_write_or_its_answer_and_the_same_append_settles_it() 
         }
         let head = inner.entry(&run).await.unwrap().row.head.seq;
         assert_eq!(head, if written { Seq(2) } else { Seq(1) }, "{fault:?}");
-        let again = store.append(append).await.unwrap();
+        let again = store.append(&append).await.unwrap();
         assert_eq!(
             again.repeated, written,
             "{fault:?}: sending it again settles it"
@@ -120,7 +120,7 @@ async fn after_a_crash_every_call_fails_and_the_store_lives_on() {
         let (store, faults, inner, run) = run_behind_faults().await;
         let append = append_to(&store, &run).await;
         faults.fail_next(fault);
-        let error = store.append(append.clone()).await.unwrap_err();
+        let error = store.append(&append).await.unwrap_err();
         assert!(
             matches!(error, AppendError::Store(Error::Unavailable { .. })),
             "{error:?}"

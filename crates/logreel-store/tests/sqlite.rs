@@ -130,7 +130,7 @@ async fn note(store: &SqliteStore, entry: &Entry, tag: u64) -> Entry {
         })],
         blobs: Vec::new(),
     };
-    store.append(append).await.unwrap();
+    store.append(&append).await.unwrap();
     store.entry(&entry.row.run).await.unwrap()
 }
 
@@ -583,7 +583,7 @@ async fn what_a_context_node_says_is_stored_once() {
     let owner = join(&store).await;
     let entry = create(&store, Some(owner)).await;
     let (node, append) = spoken(&entry);
-    store.append(append).await.unwrap();
+    store.append(&append).await.unwrap();
     let own = "SELECT sum(length(bytes)) FROM blobs";
     assert!(place.ask(own) < 50, "{}", place.ask(own));
     let read = store.blob(&node.digest()).await.unwrap().unwrap();
@@ -646,7 +646,7 @@ async fn a_store_of_the_first_schema_is_brought_up_to_date() {
         drafts: vec![Draft::new(finished)],
         blobs: Vec::new(),
     };
-    store.append(append).await.unwrap();
+    store.append(&append).await.unwrap();
     drop(store);
     place.sql(
         "UPDATE live SET results = lower(hex(results)) WHERE results IS NOT NULL;
@@ -660,7 +660,7 @@ async fn a_store_of_the_first_schema_is_brought_up_to_date() {
     assert_eq!(store.check(), Vec::<String>::new());
     let owner = join(&store).await;
     let (node, append) = spoken(&create(&store, Some(owner)).await);
-    store.append(append).await.unwrap();
+    store.append(&append).await.unwrap();
     let read = place.open().blob(&node.digest()).await.unwrap().unwrap();
     assert_eq!(read, **node.bytes());
 }

@@ -324,7 +324,7 @@ impl Journal {
             let Some(in_flight) = writer.as_mut() else {
                 return;
             };
-            match self.store.append(in_flight.append.clone()).await {
+            match self.store.append(&in_flight.append).await {
                 Ok(appended) => {
                     if let Some(InFlight { members, .. }) = writer.take() {
                         self.landed(members, appended).await;

@@ -117,7 +117,7 @@ async fn write(folder: &Path) {
             drafts: std::mem::take(&mut drafts),
             blobs: Vec::new(),
         };
-        let appended = store.append(append).await.unwrap();
+        let appended = store.append(&append).await.unwrap();
         let last = appended.events.last().unwrap();
         head = Head {
             seq: last.seq,

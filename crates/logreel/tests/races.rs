@@ -202,7 +202,7 @@ async fn family(store: &dyn RunStore) -> [RunId; 3] {
             drafts: vec![Draft::new(PhaseEntered { phase }), Draft::new(announced)],
             blobs: Vec::new(),
         };
-        store.append(append).await.unwrap();
+        store.append(&append).await.unwrap();
     }
     runs
 }

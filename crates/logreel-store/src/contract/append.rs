@@ -168,7 +168,7 @@ pub async fn append_with_the_same_id_gets_the_first_answer(harness: &dyn Harness
         }
         let count = world.entry(&pen.run).await.row.head;
         for (append, first) in [(&named, &named_answer), (&driver, &driver_answer)] {
-            let again = world.store.append(append.clone()).await;
+            let again = world.store.append(append).await;
             let again = again.unwrap_or_else(|error| panic!("{stage}: {error:?}"));
             assert!(again.repeated, "{stage}: the same id is a repetition");
             assert_eq!(
@@ -211,7 +211,7 @@ pub async fn an_unknown_run_is_not_found(harness: &dyn Harness) {
         run,
         ..known.append_as(append_id("x"), vec![step("a", json!(1))])
     };
-    let error = store.append(append).await.expect_err("append");
+    let error = store.append(&append).await.expect_err("append");
     assert!(
         matches!(error, AppendError::Store(Error::NotFound(id)) if id == run),
         "{error:?}"
@@ -429,7 +429,7 @@ pub async fn after_the_end_only_late_facts_until_the_lease_is_released(harness: 
         let append = pen.append_as(append_id(stage), vec![late(step("b", json!(1)))]);
         let error = world
             .store
-            .append(append)
+            .append(&append)
             .await
             .expect_err("the lease was given back");
         assert!(

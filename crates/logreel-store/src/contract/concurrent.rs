@@ -102,7 +102,7 @@ pub async fn of_appends_racing_on_one_head_one_lands(harness: &dyn Harness) {
             };
             let id = append_id(&format!("{round}/{racer}"));
             let append = pen.append_as(id, vec![custom("race", json!([round, racer]))]);
-            tasks.spawn(async move { store.append(append).await });
+            tasks.spawn(async move { store.append(&append).await });
         }
         let mut landed = Vec::new();
         let mut conflicts = Vec::new();
@@ -145,7 +145,7 @@ pub async fn the_same_append_sent_by_many_lands_once(harness: &dyn Harness) {
         let mut tasks = JoinSet::new();
         for _ in 0..8 {
             let (store, append) = (world.store.clone(), append.clone());
-            tasks.spawn(async move { store.append(append).await.expect("it lands or landed") });
+            tasks.spawn(async move { store.append(&append).await.expect("it lands or landed") });
         }
         let answers = all(tasks).await;
         assert_eq!(

@@ -545,7 +545,7 @@ impl Story {
     async fn send(&mut self, pair: &Pair<'_>, appends: [Append; 2]) {
         let mut answers = Vec::new();
         for (store, append) in pair.stores().into_iter().zip(&appends) {
-            answers.push(match store.append(append.clone()).await {
+            answers.push(match store.append(append).await {
                 Ok(appended) => Ok((shown(&appended.events), appended.repeated)),
                 Err(AppendError::Conflict { head }) => Err(format!("conflict {}", head.seq)),
                 Err(AppendError::Store(error)) => Err(shown_error(&error)),

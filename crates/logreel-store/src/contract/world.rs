@@ -399,7 +399,7 @@ impl Pen {
     }
 
     pub async fn send(&mut self, append: Append) -> Result<Appended, AppendError> {
-        let appended = self.store().append(append).await?;
+        let appended = self.store().append(&append).await?;
         if let Some(last) = appended.events.last() {
             self.head = Head {
                 seq: last.seq,

@@ -123,16 +123,17 @@ impl RunStore for PostgresStore {
         writing!(self, run = *run, |tx| import::take_over(&tx, *run))
     }
 
-    async fn append(&self, append: Append) -> Result<Appended, AppendError> {
-        let shared = self.shared().clone();
+    async fn append(&self, append: &Append) -> Result<Appended, AppendError> {
         // What follows a quick one that did not land is rare and large, so it is boxed.
-        match append::quick(&shared, &append).await? {
+        match append::quick(self.shared(), append).await? {
             Quick::Landed(appended) => Ok(appended),
             Quick::Look => {
+                let (shared, append) = (self.shared().clone(), append.clone());
                 let in_full = async move { append::in_full(&shared, append).await };
                 Box::pin(self.run(in_full)).await
             }
             Quick::Lost(what) => {
+                let (shared, append) = (self.shared().clone(), append.clone());
                 let settle = async move { append::settle_lost(&shared, &append, what).await };
                 Box::pin(self.run(settle)).await
             }

@@ -81,7 +81,7 @@ impl RunStore for SqliteStore {
             .await
     }
 
-    async fn append(&self, append: Append) -> Result<Appended, AppendError> {
+    async fn append(&self, append: &Append) -> Result<Appended, AppendError> {
         let Append {
             run,
             expect,
@@ -89,7 +89,7 @@ impl RunStore for SqliteStore {
             id,
             drafts,
             blobs,
-        } = append;
+        } = append.clone();
         let prepared = prepare(drafts, &blobs, self.shared().payload_bytes_max)?;
         let work = append::Work {
             run,

@@ -53,7 +53,7 @@ async fn a_long_log_is_forked_erased_and_deleted_however_long_it_takes_on_postgr
             drafts: vec![Draft::new(custom); 512],
             blobs: Vec::new(),
         };
-        let appended = store.append(append).await.expect("it lands");
+        let appended = store.append(&append).await.expect("it lands");
         let last = appended.events.last().unwrap();
         (pen.head.seq, pen.head.digest) = (last.seq, last.digest);
     }

@@ -100,7 +100,7 @@ impl Pen {
             drafts: vec![Draft::new(custom)],
             blobs,
         };
-        let appended = self.store.append(append).await?;
+        let appended = self.store.append(&append).await?;
         self.sent += 1;
         let last = appended.events.last().expect("one event");
         (self.head.seq, self.head.digest) = (last.seq, last.digest);

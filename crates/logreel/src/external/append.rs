@@ -211,7 +211,7 @@ impl Inner {
         let (run, expect) = (append.run, append.expect);
         let mut tries = 1;
         loop {
-            match self.store.append(append.clone()).await {
+            match self.store.append(&append).await {
                 Ok(appended) => return Ok(appended),
                 Err(AppendError::Store(logreel_store::Error::Ambiguous { what }))
                     if tries < APPEND_TRIES =>

@@ -180,7 +180,7 @@ async fn append(
         drafts,
         blobs: Vec::new(),
     };
-    match store.append(append).await {
+    match store.append(&append).await {
         Ok(_) => Ok(Ok(())),
         Err(error @ (AppendError::Illegal(_) | AppendError::Ended(_))) => Ok(Err(error.into())),
         Err(error) => Err(error.into()),
