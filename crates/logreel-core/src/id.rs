@@ -707,6 +707,18 @@ mod tests {
     }
 
     #[test]
+    fn a_drivers_append_id_holds_its_tag() {
+        for tag in [0, 1, 0xf0, 0x0123_4567_89ab_cdef, u64::MAX] {
+            let id = AppendId::driver(tag);
+            assert_eq!(id.as_str(), format!("~{tag:016x}"));
+            assert_eq!(id.driver_tag(), Some(tag));
+        }
+        for other in ["~1", "0123456789abcdef0", "~0123456789abcdeg", "request:x"] {
+            assert_eq!(AppendId::new(other).unwrap().driver_tag(), None, "{other}");
+        }
+    }
+
+    #[test]
     fn a_step_id_is_shown_short_and_kept_unambiguous() {
         let plain = StepId::from_parts(["fetch"]).unwrap();
         let keyed = StepId::from_parts(["read", "a/b.txt"]).unwrap();
