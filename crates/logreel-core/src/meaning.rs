@@ -108,12 +108,17 @@ fn skip_list<'a>(
     }
 }
 
+/// How many bytes of a string are looked at at once.
+const PIECE: usize = 32;
+
 /// Skips a string without escapes and gives what is between its quotes.
 fn skip_string<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let inside = rest.strip_prefix(b"\"")?;
-    let end = inside
-        .iter()
-        .position(|byte| matches!(byte, b'"' | b'\\' | ..0x20))?;
+    let is_special = |byte: &u8| matches!(byte, b'"' | b'\\' | ..0x20);
+    // Without an early end in a piece the compiler looks at all of it at once.
+    let is_plain = |piece: &&[u8]| !piece.iter().fold(false, |any, byte| any | is_special(byte));
+    let plain = inside.chunks_exact(PIECE).take_while(is_plain).count() * PIECE;
+    let end = plain + inside[plain..].iter().position(is_special)?;
     let (text, after) = inside.split_at(end);
     *rest = after.strip_prefix(b"\"")?;
     Some(text)
@@ -374,6 +379,8 @@ mod tests {
             (-1000..1000i64).prop_map(Value::from),
             (-1e6..1e6f64).prop_map(Value::from),
             "[a-d\"\\\\\u{0}-\u{1f}é]{0,6}".prop_map(Value::from),
+            // Longer than what is looked at at once.
+            "[a-z]{0,70}[\"\\\\\u{0}-\u{1f}é]?[a-z]{0,40}".prop_map(Value::from),
         ];
         leaf.prop_recursive(4, 24, 4, |inner| {
             prop_oneof![
@@ -405,6 +412,7 @@ mod tests {
             "-7",
             "123456789012345",
             "\"é b\"",
+            "\"as long as what is looked at at once, and then some more of it\"",
             "[]",
             "{}",
             "[1,[2],{}]",
@@ -421,6 +429,7 @@ mod tests {
             "{\"b\":1,\"a\":2}",
             "{\"a\":1,\"a\":2}",
             r#""\n""#,
+            r#""as long as what is looked at at once, and then\n""#,
             "{\"é\":1}",
             "nul",
             "[1",
