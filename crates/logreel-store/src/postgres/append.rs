@@ -8,10 +8,11 @@ use logreel_core::row::Facts;
 use logreel_core::{AppendId, Blob, Epoch, Event, FOLD_VERSION, RunId, Seq, Session, Status};
 
 use super::batch::Wrote;
+use super::columns::Mark;
 use super::failure::Halt;
 use super::line::Line;
 use super::open::Shared;
-use super::rows::{self, Before, Mark, RECORD};
+use super::rows::{self, Before, RECORD};
 use super::writer::Tx;
 use crate::doorbell::Ring;
 use crate::tip::{Prepared, Tip, prepare};

@@ -85,8 +85,7 @@ impl Batches {
             && Handle::try_current().is_ok()
             && let Some((mut turn, wire)) = self.turns.take_ready()
         {
-            let wrote = send(wire, &[&line], &mut turn).await.pop();
-            return wrote.unwrap_or(Wrote::NotWritten);
+            return send(wire, &[&line], &mut turn).await.first;
         }
         let (answer, answered) = oneshot::channel();
         let mut job = Job { line, answer };
@@ -233,6 +232,29 @@ impl Drop for Turn {
     }
 }
 
+/// What became of each append of a batch. Most have one, which needs no list.
+struct Answers {
+    first: Wrote,
+    others: Vec<Wrote>,
+}
+
+impl Answers {
+    /// The same for all.
+    fn all(batch: usize, wrote: impl Fn() -> Wrote) -> Self {
+        Self {
+            first: wrote(),
+            others: (1..batch).map(|_| wrote()).collect(),
+        }
+    }
+
+    fn get_mut(&mut self, index: usize) -> Option<&mut Wrote> {
+        match index {
+            0 => Some(&mut self.first),
+            _ => self.others.get_mut(index - 1),
+        }
+    }
+}
+
 /// Sends what waits, batch by batch, until nobody is left who could ask for it.
 async fn send_all(pool: Pool, mut jobs: mpsc::Receiver<Job>, turns: Arc<Turns>) {
     let mut flights = FuturesUnordered::new();
@@ -282,12 +304,10 @@ async fn fly(pool: &Pool, batch: Vec<Job>, mut turn: Turn, wire: Option<Box<Wire
             let lines: Vec<&Line> = batch.iter().map(|job| &job.line).collect();
             send(wire, &lines, &mut turn).await
         }
-        Err(error) => {
-            let unavailable = |_: &Job| Wrote::Unavailable(error.clone());
-            batch.iter().map(unavailable).collect()
-        }
+        Err(error) => Answers::all(batch.len(), || Wrote::Unavailable(error.clone())),
     };
     drop(turn);
+    let wrote = std::iter::once(wrote.first).chain(wrote.others);
     for (job, wrote) in batch.into_iter().zip(wrote) {
         // Whoever asked may have stopped waiting.
         drop(job.answer.send(wrote));
@@ -296,13 +316,12 @@ async fn fly(pool: &Pool, batch: Vec<Job>, mut turn: Turn, wire: Option<Box<Wire
 
 /// Sends the batch, and leaves the connection to the next turn when it is still good. One that is dropped on the
 /// way takes its connection with it: nobody waits behind what it sent.
-async fn send(mut wire: Box<Wire>, batch: &[&Line], turn: &mut Turn) -> Vec<Wrote> {
-    let all = |what: &dyn Fn() -> Wrote| batch.iter().map(|_| what()).collect();
+async fn send(mut wire: Box<Wire>, batch: &[&Line], turn: &mut Turn) -> Answers {
     turn.shared = batch.len() > 1;
     let Wire { client, one, late } = &mut *wire;
     late.as_mut().reset(Instant::now() + LONGEST);
     let Some(client) = client else {
-        return all(&|| Wrote::NotWritten);
+        return Answers::all(batch.len(), || Wrote::NotWritten);
     };
     let sent = {
         let mut sending = pin!(send_on(client, one, batch));
@@ -321,11 +340,11 @@ async fn send(mut wire: Box<Wire>, batch: &[&Line], turn: &mut Turn) -> Vec<Wrot
         Err(Some(error)) if was_answered(&error) => {
             tracing::debug!("appends are looked at one by one: {error}");
             turn.wire = Some(wire);
-            all(&|| Wrote::NotWritten)
+            Answers::all(batch.len(), || Wrote::NotWritten)
         }
         Err(lost) => {
             let what = lost.map_or_else(too_long, failed).to_string();
-            all(&|| Wrote::Ambiguous(what.clone()))
+            Answers::all(batch.len(), || Wrote::Ambiguous(what.clone()))
         }
     }
 }
@@ -366,7 +385,7 @@ async fn send_on(
     client: &Object,
     one: &mut Option<Statement>,
     batch: &[&Line],
-) -> Result<Vec<Wrote>, tokio_postgres::Error> {
+) -> Result<Answers, tokio_postgres::Error> {
     if let [alone] = batch
         && alone.is_one()
     {
@@ -374,22 +393,20 @@ async fn send_on(
             Some(statement) => statement,
             None => one.insert(Box::pin(client.prepare_cached(Line::SQL)).await?),
         };
-        return Ok(match alone.execute(client, statement).await? {
-            0 => vec![Wrote::Refused],
-            _ => vec![Wrote::Landed],
-        });
+        let written = alone.execute(client, statement).await?;
+        return Ok(Answers::all(1, || match written {
+            0 => Wrote::Refused,
+            _ => Wrote::Landed,
+        }));
     }
     // An append alone has its future in place, and need not carry the room that this takes.
     Box::pin(send_together(client, batch)).await
 }
 
-async fn send_together(
-    client: &Object,
-    batch: &[&Line],
-) -> Result<Vec<Wrote>, tokio_postgres::Error> {
+async fn send_together(client: &Object, batch: &[&Line]) -> Result<Answers, tokio_postgres::Error> {
     let statement = client.prepare_cached(Lines::SQL).await?;
     let lines = Lines::of(batch.iter().copied());
-    let mut wrote: Vec<Wrote> = batch.iter().map(|_| Wrote::Refused).collect();
+    let mut wrote = Answers::all(batch.len(), || Wrote::Refused);
     for landed in client.query(&statement, &lines.params()).await? {
         let line: i64 = landed.try_get(0)?;
         if let Some(wrote) = usize::try_from(line)

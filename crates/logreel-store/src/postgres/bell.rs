@@ -109,11 +109,12 @@ impl Bell {
             return None;
         }
         let mut text = self.sender.clone();
-        let runs = std::mem::take(&mut pending.runs);
         if std::mem::take(&mut pending.many) {
+            pending.runs.clear();
             return Some(format!("{text} {MANY}"));
         }
-        for run in runs {
+        // What rings next finds the room that these had.
+        for run in pending.runs.drain() {
             text.push(' ');
             text.push_str(&run.to_string());
         }

@@ -7,8 +7,9 @@ use logreel_core::{
 };
 
 use super::append::{self, Landed, Landing, land};
+use super::columns::Mark;
 use super::failure::Halt;
-use super::rows::{self, Before, Mark, RECORD};
+use super::rows::{self, Before, RECORD};
 use super::writer::Tx;
 use crate::tip::prepare;
 use crate::{Commanded, Error};

@@ -11,10 +11,11 @@ use logreel_core::row::Facts;
 use logreel_core::{Blob, Epoch, FOLD_VERSION, FORMAT, RunId, RunKey, Session, Timestamp};
 
 use super::append::retire;
+use super::columns::{Columns, Mark};
 use super::failure::Halt;
 use super::fork;
 use super::limit;
-use super::rows::{self, Columns, Mark, RECORD, Stored};
+use super::rows::{self, RECORD, Stored};
 use super::schema::CLOCK;
 use super::writer::Tx;
 use crate::tip::{Prepared, Tip};

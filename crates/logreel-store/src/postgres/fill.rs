@@ -4,15 +4,17 @@
 use std::pin::pin;
 
 use deadpool_postgres::Object;
+use logreel_core::chain::Sealed;
 use logreel_core::{Draft, Epoch, FOLD_VERSION, FORMAT, Ready, RunKey, Session, Timestamp};
 use tokio_postgres::binary_copy::BinaryCopyInWriter;
 use tokio_postgres::types::{ToSql, Type};
 
+use super::columns::{Fields, Mark};
 use super::connect;
 use super::create::first_epoch;
 use super::failure::{failed, said};
 use super::open::{PostgresStore, Shared};
-use super::rows::{self, Columns, Mark};
+use super::rows;
 use crate::tip::{Tip, prepare};
 use crate::{Error, NewRun, OwnerId};
 
@@ -187,11 +189,11 @@ impl Chunk {
         let mut key = RunKey([0; 32]);
         shared.env.random(&mut key.0);
         let (mut tip, first) = Tip::start(new.run, key, first, epoch, at)?;
-        self.add_events(id, Columns::of(&[first], &Mark::Tag(0)), at);
+        self.add_events(id, &[first], 0, at);
         // Each an append of its own.
         for (tag, draft) in (1..).zip(new.then) {
             let sealed = tip.extend(prepare(vec![draft], &[], max)?, epoch, at)?;
-            self.add_events(id, Columns::of(&sealed, &Mark::Tag(tag)), at);
+            self.add_events(id, &sealed, tag, at);
         }
         self.add_run(id, &tip, epoch)?;
         let facts = &tip.row.facts;
@@ -269,24 +271,20 @@ impl Chunk {
         Ok(())
     }
 
-    fn add_events(&mut self, id: i64, columns: Columns, at: Timestamp) {
-        let len = columns.len();
-        let mut kinds = columns.kind.into_iter();
-        let mut digests = columns.digest.into_iter();
-        let mut bodies = columns.body.into_iter();
-        for n in 0..len {
+    fn add_events(&mut self, id: i64, sealed: &[Sealed], tag: u64, at: Timestamp) {
+        for event in Fields::of(sealed, &Mark::Tag(tag)) {
             self.events.rows.push(vec![
                 Box::new(id),
-                Box::new(columns.seq[n]),
-                Box::new(kinds.next()),
-                Box::new(columns.at[n]),
-                Box::new(columns.caller_at[n]),
-                Box::new(columns.epoch[n]),
-                Box::new(columns.late[n]),
-                Box::new(columns.format[n]),
-                Box::new(columns.tag[n]),
-                Box::new(digests.next()),
-                Box::new(bodies.next().flatten()),
+                Box::new(event.seq),
+                Box::new(event.kind.to_owned()),
+                Box::new(event.at),
+                Box::new(event.caller_at),
+                Box::new(event.epoch),
+                Box::new(event.late),
+                Box::new(event.format),
+                Box::new(event.tag),
+                Box::new(event.digest.to_vec()),
+                Box::new(event.body.to_owned()),
                 Box::new(at.as_micros()),
             ]);
         }

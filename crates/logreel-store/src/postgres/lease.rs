@@ -5,10 +5,11 @@ use logreel_core::event::ClaimReason;
 use logreel_core::{Epoch, RunId, Timestamp};
 
 use super::append::{Landed, Landing, land, retire, settle};
+use super::columns::Mark;
 use super::failure::Halt;
 use super::limit;
 use super::owners::{Home, Life, OWNER, beat_now, now_or};
-use super::rows::{self, Before, Mark, Stored};
+use super::rows::{self, Before, Stored};
 use super::writer::Tx;
 use crate::tip::prepare;
 use crate::{ClaimOutcome, Entry, Error, Lapsed, Owner, OwnerId};

@@ -4,12 +4,13 @@
 use std::sync::Arc;
 
 use logreel_core::chain::Sealed;
-use logreel_core::{Epoch, FORMAT, Head, Timestamp};
+use logreel_core::{Epoch, Head};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 
+use super::columns::{Columns, Fields, Mark};
 use super::failure::Halt;
-use super::rows::{Mark, stored_results, to_text};
+use super::rows::{stored_results, to_text};
 use super::writer::Tx;
 use crate::tip::Tip;
 
@@ -30,26 +31,12 @@ pub(super) struct Line {
     floor: i64,
 }
 
-/// An event as its columns are.
-struct Columns<'a> {
-    seq: i64,
-    kind: &'a str,
-    at: i64,
-    caller_at: Option<i64>,
-    epoch: i64,
-    late: bool,
-    tag: Option<i64>,
-    append_id: Option<&'a str>,
-    digest: &'a [u8],
-    body: &'a str,
-}
-
 impl Line {
     /// One event: what a step costs. Head, time and epoch of the run are then those of the event.
     pub const SQL: &str = "WITH head AS (
           UPDATE live SET event_epoch = $2, head_seq = $3, head_digest = $4, updated_at = $5,
             results = $6, pulse = $7, stored_at = greatest(stored_at, $8,
-              (extract(epoch FROM clock_timestamp()) * 1000000)::int8)
+              (date_part('epoch', clock_timestamp()) * 1000000)::int8)
           WHERE run = $1 AND head_seq = $9 AND head_digest = $10 AND epoch = $11
           RETURNING run, stored_at)
         INSERT INTO events (run, seq, kind, at, caller_at, epoch, late, format, tag, append_id,
@@ -85,30 +72,6 @@ impl Line {
         self.results.as_ref().map(<[u8; 32]>::as_slice)
     }
 
-    /// Its events; the mark is on the first.
-    fn columns(&self) -> impl Iterator<Item = Columns<'_>> {
-        let events = self.events.iter().enumerate();
-        events.map(|(index, Sealed { event, text })| {
-            let (tag, append_id) = match &self.mark {
-                _ if index > 0 => (None, None),
-                Mark::Tag(tag) => (Some(tag.cast_signed()), None),
-                Mark::Id(id) => (None, Some(id.as_str())),
-            };
-            Columns {
-                seq: event.seq.0.cast_signed(),
-                kind: event.body.kind(),
-                at: event.at.as_micros(),
-                caller_at: event.caller_at.map(Timestamp::as_micros),
-                epoch: event.epoch.0.cast_signed(),
-                late: event.late,
-                tag,
-                append_id,
-                digest: event.digest.as_bytes(),
-                body: text,
-            }
-        })
-    }
-
     /// Whether it is what [`Self::SQL`] takes: one event.
     pub fn is_one(&self) -> bool {
         self.events.len() == 1
@@ -120,7 +83,7 @@ impl Line {
         client: &Client,
         statement: &Statement,
     ) -> Result<u64, tokio_postgres::Error> {
-        let Some(event) = self.columns().next() else {
+        let Some(event) = Fields::of(&self.events, &self.mark).next() else {
             return Ok(0);
         };
         let params: [&(dyn ToSql + Sync); 18] = [
@@ -138,7 +101,7 @@ impl Line {
             &event.kind,
             &event.caller_at,
             &event.late,
-            &i64::from(FORMAT),
+            &event.format,
             &event.tag,
             &event.append_id,
             &event.body,
@@ -202,17 +165,7 @@ pub(super) struct Lines<'a> {
 struct Events<'a> {
     line: Vec<i64>,
     run: Vec<i64>,
-    seq: Vec<i64>,
-    kind: Vec<&'a str>,
-    at: Vec<i64>,
-    caller_at: Vec<Option<i64>>,
-    epoch: Vec<i64>,
-    late: Vec<bool>,
-    format: Vec<i64>,
-    tag: Vec<Option<i64>>,
-    append_id: Vec<Option<&'a str>>,
-    digest: Vec<&'a [u8]>,
-    body: Vec<&'a str>,
+    columns: Columns<'a>,
 }
 
 impl<'a> Lines<'a> {
@@ -230,7 +183,7 @@ impl<'a> Lines<'a> {
           UPDATE live l SET event_epoch = a.event_epoch, head_seq = a.head_seq,
             head_digest = a.head_digest, updated_at = a.updated_at, results = a.results,
             pulse = a.pulse, stored_at = greatest(l.stored_at, $25::int8,
-              (extract(epoch FROM clock_timestamp()) * 1000000)::int8)
+              (date_part('epoch', clock_timestamp()) * 1000000)::int8)
           FROM asked a WHERE l.run = a.run RETURNING a.line, l.stored_at),
         stored AS (
           INSERT INTO events (run, seq, kind, at, caller_at, epoch, late, format, tag, append_id,
@@ -266,6 +219,7 @@ impl<'a> Lines<'a> {
 
     pub fn params(&self) -> [&(dyn ToSql + Sync); 25] {
         let events = &self.events;
+        let columns = &events.columns;
         [
             &self.line,
             &self.run,
@@ -280,17 +234,17 @@ impl<'a> Lines<'a> {
             &self.epoch,
             &events.line,
             &events.run,
-            &events.seq,
-            &events.kind,
-            &events.at,
-            &events.caller_at,
-            &events.epoch,
-            &events.late,
-            &events.format,
-            &events.tag,
-            &events.append_id,
-            &events.digest,
-            &events.body,
+            &columns.seq,
+            &columns.kind,
+            &columns.at,
+            &columns.caller_at,
+            &columns.epoch,
+            &columns.late,
+            &columns.format,
+            &columns.tag,
+            &columns.append_id,
+            &columns.digest,
+            &columns.body,
             &self.floor,
         ]
     }
@@ -298,20 +252,10 @@ impl<'a> Lines<'a> {
 
 impl<'a> Events<'a> {
     fn add(&mut self, number: i64, line: &'a Line) {
-        for event in line.columns() {
+        for event in Fields::of(&line.events, &line.mark) {
             self.line.push(number);
             self.run.push(line.run);
-            self.seq.push(event.seq);
-            self.kind.push(event.kind);
-            self.at.push(event.at);
-            self.caller_at.push(event.caller_at);
-            self.epoch.push(event.epoch);
-            self.late.push(event.late);
-            self.format.push(i64::from(FORMAT));
-            self.tag.push(event.tag);
-            self.append_id.push(event.append_id);
-            self.digest.push(event.digest);
-            self.body.push(event.body);
+            self.columns.add(event);
         }
     }
 }

@@ -7,7 +7,7 @@
 //! server: no functions, triggers or advisory locks, and notifications only as a doorbell that may be
 //! missing, so that what speaks PostgreSQL's protocol may serve.
 //!
-//! Reading order: `schema`, `connect`, `open`, `writer`, `line`, `batch`, `append`, `rows`, then one file per verb.
+//! Reading order: `schema`, `connect`, `open`, `writer`, `columns`, `line`, `batch`, `append`, `rows`, then one file per verb.
 
 mod append;
 mod batch;
@@ -15,6 +15,7 @@ mod bell;
 mod beside;
 mod claimable;
 mod clock;
+mod columns;
 mod command;
 mod connect;
 mod create;

@@ -298,7 +298,7 @@ fn sees(owner: OwnerId, folder: &str, place: Option<&str>) -> bool {
 /// The columns of [`Owners::read`]; `$2` is what leases are compared with, when it is not the database's
 /// clock.
 pub(super) const OWNER: &str = "o.id, o.host, o.host_name, o.pid, o.gone, o.folder, \
-    coalesce($2::int8, (extract(epoch FROM clock_timestamp()) * 1000000)::int8) - o.beat_at, o.lease, o.place";
+    coalesce($2::int8, (date_part('epoch', clock_timestamp()) * 1000000)::int8) - o.beat_at, o.lease, o.place";
 /// How many they are: what follows them begins there.
 pub(super) const OWNER_COLUMNS: usize = 9;
 

@@ -17,7 +17,6 @@ use super::failure::{Halt, damaged};
 use super::fork;
 use super::limit;
 use super::owners::{Life, OWNER};
-use super::schema::CLOCK;
 use super::writer::Tx;
 use crate::tip::Tip;
 use crate::words::words_of;
@@ -420,93 +419,6 @@ fn stored(from: &tokio_postgres::Row) -> Result<codec::Stored<'_>, Halt> {
         body: from.try_get(7)?,
         digest: digest(from.try_get(9)?)?,
     })
-}
-
-/// How the answer to an append is found again: on the append's first event.
-#[derive(Debug, Clone)]
-pub(super) enum Mark {
-    /// A driver's tag, or 0 for what the store itself appends.
-    Tag(u64),
-    /// Anyone else's append id, unique in the run.
-    Id(String),
-}
-
-/// Events on their way into the table, column by column.
-#[derive(Debug, Default)]
-pub(super) struct Columns {
-    pub seq: Vec<i64>,
-    pub kind: Vec<String>,
-    pub at: Vec<i64>,
-    pub caller_at: Vec<Option<i64>>,
-    pub epoch: Vec<i64>,
-    pub late: Vec<bool>,
-    pub format: Vec<i64>,
-    pub tag: Vec<Option<i64>>,
-    pub append_id: Vec<Option<String>>,
-    pub digest: Vec<Vec<u8>>,
-    pub body: Vec<Option<String>>,
-}
-
-impl Columns {
-    pub fn of(sealed: &[Sealed], mark: &Mark) -> Self {
-        let mut columns = Self::default();
-        for (index, Sealed { event, text }) in sealed.iter().enumerate() {
-            let (tag, append_id) = match mark {
-                _ if index > 0 => (None, None),
-                Mark::Tag(tag) => (Some(tag.cast_signed()), None),
-                Mark::Id(id) => (None, Some(id.clone())),
-            };
-            columns.seq.push(event.seq.0.cast_signed());
-            columns.kind.push(event.body.kind().to_owned());
-            columns.at.push(event.at.as_micros());
-            columns
-                .caller_at
-                .push(event.caller_at.map(Timestamp::as_micros));
-            columns.epoch.push(event.epoch.0.cast_signed());
-            columns.late.push(event.late);
-            columns.format.push(i64::from(FORMAT));
-            columns.tag.push(tag);
-            columns.append_id.push(append_id);
-            columns.digest.push(event.digest.as_bytes().to_vec());
-            columns.body.push(Some(text.clone()));
-        }
-        columns
-    }
-
-    pub fn len(&self) -> usize {
-        self.seq.len()
-    }
-
-    /// Writes them as the first of a run.
-    pub async fn insert(&self, tx: &Tx, id: i64) -> Result<(), Halt> {
-        let sql = format!(
-            "INSERT INTO events (run, seq, kind, at, caller_at, epoch, late, format, tag,
-              append_id, digest, body, stored_at)
-            SELECT $1::int8, e.*, greatest({CLOCK}, $13::int8)
-            FROM unnest($2::int8[], $3::text[], $4::int8[], $5::int8[], $6::int8[],
-              $7::bool[], $8::int8[], $9::int8[], $10::text[], $11::bytea[], $12::text[]) e"
-        );
-        tx.exec(
-            &sql,
-            &[
-                &id,
-                &self.seq,
-                &self.kind,
-                &self.at,
-                &self.caller_at,
-                &self.epoch,
-                &self.late,
-                &self.format,
-                &self.tag,
-                &self.append_id,
-                &self.digest,
-                &self.body,
-                &tx.shared.clock.floor(),
-            ],
-        )
-        .await?;
-        Ok(())
-    }
 }
 
 /// Writes blobs with their references (SEMANTICS 32).
