@@ -346,9 +346,9 @@ const SAME: &[&str] = &[
     "SELECT count(*) <= 1 AND coalesce(sum(n), 0) IN (0, 2) FROM (SELECT epoch, event_epoch, head_seq, results, pulse,
        owner, since, ready_at, limit_key, limit_max, count(*) AS n FROM live
        WHERE run IN (SELECT id FROM runs WHERE run IN ($1, $2)) GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10) rows",
-    "SELECT bool_and(n = 2) FROM (SELECT seq, kind, caller_at, epoch, late, format, append_id,
+    "SELECT bool_and(n = 2) FROM (SELECT seq, kind, caller_at, epoch, late, format,
        tag IS NULL, body_digest, body, count(*) AS n FROM events
-       WHERE run IN (SELECT id FROM runs WHERE run IN ($1, $2)) GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10) rows",
+       WHERE run IN (SELECT id FROM runs WHERE run IN ($1, $2)) GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9) rows",
     "SELECT bool_and(n = 2) FROM (SELECT k, v, count(*) AS n FROM labels
        WHERE run IN (SELECT id FROM runs WHERE run IN ($1, $2)) GROUP BY 1, 2) rows",
     "SELECT count(*) = 2 AND count(DISTINCT words) = 1 FROM search

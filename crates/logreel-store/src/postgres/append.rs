@@ -196,8 +196,8 @@ pub(super) async fn first_answer(
     run: &RunId,
     id: &AppendId,
 ) -> Result<Option<Vec<Event>>, Halt> {
-    let sql = "SELECT e.run, e.seq, e.append_id FROM events e JOIN runs r ON r.id = e.run
-        WHERE r.run = $1 AND e.append_id BETWEEN $2 AND $3 LIMIT 1";
+    let sql = "SELECT a.run, a.seq, a.append_id FROM appends a JOIN runs r ON r.id = a.run
+        WHERE r.run = $1 AND a.append_id BETWEEN $2 AND $3 LIMIT 1";
     // What a request asks follows its name, in hexadecimal digits.
     let last = format!("{}{}", id.name(), if id.is_request() { "g" } else { "" });
     let found = tx.opt(sql, &[&run.to_string(), &id.name(), &last]).await?;
@@ -230,8 +230,8 @@ async fn events_from(tx: &Tx, id: i64, seq: i64) -> Result<Vec<Event>, Halt> {
     // Up to where the next append begins.
     let sql = format!(
         "SELECT {RECORD} FROM events WHERE run = $1 AND seq >= $2 AND seq < coalesce(
-           (SELECT min(seq) FROM events WHERE run = $1 AND seq > $2
-              AND (tag IS NOT NULL OR append_id IS NOT NULL)), 9223372036854775807)
+           (SELECT min(seq) FROM events WHERE run = $1 AND seq > $2 AND tag IS NOT NULL),
+           9223372036854775807)
          ORDER BY seq"
     );
     let rows = tx.query(&sql, &[&id, &seq]).await?;

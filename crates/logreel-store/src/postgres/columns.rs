@@ -12,7 +12,7 @@ use super::writer::Tx;
 pub(super) enum Mark {
     /// A driver's tag, or 0 for what the store itself appends.
     Tag(u64),
-    /// Anyone else's append id, unique in the run.
+    /// Anyone else's append id, unique in the run. It is in a table of its own, and the event has the tag 0.
     Id(String),
 }
 
@@ -26,7 +26,6 @@ pub(super) struct Fields<'a> {
     pub late: bool,
     pub format: i64,
     pub tag: Option<i64>,
-    pub append_id: Option<&'a str>,
     pub digest: &'a [u8],
     pub body: &'a str,
 }
@@ -36,10 +35,10 @@ impl<'a> Fields<'a> {
     pub fn of(sealed: &'a [Sealed], mark: &'a Mark) -> impl Iterator<Item = Self> {
         let events = sealed.iter().enumerate();
         events.map(move |(index, Sealed { event, text })| {
-            let (tag, append_id) = match mark {
-                _ if index > 0 => (None, None),
-                Mark::Tag(tag) => (Some(tag.cast_signed()), None),
-                Mark::Id(id) => (None, Some(id.as_str())),
+            let tag = match mark {
+                _ if index > 0 => None,
+                Mark::Tag(tag) => Some(tag.cast_signed()),
+                Mark::Id(_) => Some(0),
             };
             Self {
                 seq: event.seq.0.cast_signed(),
@@ -50,7 +49,6 @@ impl<'a> Fields<'a> {
                 late: event.late,
                 format: i64::from(FORMAT),
                 tag,
-                append_id,
                 digest: event.digest.as_bytes(),
                 body: text,
             }
@@ -69,7 +67,6 @@ pub(super) struct Columns<'a> {
     pub late: Vec<bool>,
     pub format: Vec<i64>,
     pub tag: Vec<Option<i64>>,
-    pub append_id: Vec<Option<&'a str>>,
     pub digest: Vec<&'a [u8]>,
     pub body: Vec<&'a str>,
 }
@@ -93,7 +90,6 @@ impl<'a> Columns<'a> {
         self.late.push(event.late);
         self.format.push(event.format);
         self.tag.push(event.tag);
-        self.append_id.push(event.append_id);
         self.digest.push(event.digest);
         self.body.push(event.body);
     }
@@ -101,11 +97,11 @@ impl<'a> Columns<'a> {
     /// Writes them as the first of a run.
     pub async fn insert(&self, tx: &Tx, id: i64) -> Result<(), Halt> {
         let sql = format!(
-            "INSERT INTO events (run, seq, kind, at, caller_at, epoch, late, format, tag,
-              append_id, digest, body, stored_at)
-            SELECT $1::int8, e.*, greatest({CLOCK}, $13::int8)
+            "INSERT INTO events (run, seq, kind, at, caller_at, epoch, late, format, tag, digest,
+              body, stored_at)
+            SELECT $1::int8, e.*, greatest({CLOCK}, $12::int8)
             FROM unnest($2::int8[], $3::text[], $4::int8[], $5::int8[], $6::int8[],
-              $7::bool[], $8::int8[], $9::int8[], $10::text[], $11::bytea[], $12::text[]) e"
+              $7::bool[], $8::int8[], $9::int8[], $10::bytea[], $11::text[]) e"
         );
         tx.exec(
             &sql,
@@ -119,7 +115,6 @@ impl<'a> Columns<'a> {
                 &self.late,
                 &self.format,
                 &self.tag,
-                &self.append_id,
                 &self.digest,
                 &self.body,
                 &tx.shared.clock.floor(),

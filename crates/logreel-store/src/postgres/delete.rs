@@ -45,7 +45,7 @@ pub(super) async fn delete(tx: &Tx, run: RunId) -> Result<Deleted, Halt> {
         events: rows::unsigned(events.try_get(0)?),
         bytes: rows::unsigned(events.try_get(1)?) + blobs,
     };
-    for table in ["imported", "origins", "labels", "search"] {
+    for table in ["appends", "imported", "origins", "labels", "search"] {
         let sql = format!("DELETE FROM {table} WHERE run = $1");
         tx.exec(&sql, &[&id]).await?;
     }

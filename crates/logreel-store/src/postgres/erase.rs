@@ -165,7 +165,7 @@ async fn erase_one(tx: &Tx, run: &RunId) -> Result<(), Halt> {
     .await?;
     tx.exec("UPDATE origins SET key = NULL WHERE run = $1", &[&id])
         .await?;
-    for table in ["labels", "search"] {
+    for table in ["appends", "labels", "search"] {
         let sql = format!("DELETE FROM {table} WHERE run = $1");
         tx.exec(&sql, &[&id]).await?;
     }
@@ -200,7 +200,7 @@ async fn erase_bodies(
             seqs.push(record.seq.0.cast_signed());
             digests.push(key.body_digest(text).as_bytes().to_vec());
         }
-        let sql = "UPDATE events SET body = NULL, body_digest = e.digest, append_id = NULL
+        let sql = "UPDATE events SET body = NULL, body_digest = e.digest
             FROM unnest($2::int8[], $3::bytea[]) e(seq, digest)
             WHERE events.run = $1 AND events.seq = e.seq";
         tx.exec(sql, &[&id, &seqs, &digests]).await?;

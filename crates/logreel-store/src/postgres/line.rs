@@ -39,9 +39,9 @@ impl Line {
               (date_part('epoch', clock_timestamp()) * 1000000)::int8)
           WHERE run = $1 AND head_seq = $9 AND head_digest = $10 AND epoch = $11
           RETURNING run, stored_at)
-        INSERT INTO events (run, seq, kind, at, caller_at, epoch, late, format, tag, append_id,
-          digest, body, stored_at)
-        SELECT run, $3, $12, $5, $13, $2, $14, $15, $16, $17, $4, $18, stored_at FROM head";
+        INSERT INTO events (run, seq, kind, at, caller_at, epoch, late, format, tag, digest, body,
+          stored_at)
+        SELECT run, $3, $12, $5, $13, $2, $14, $15, $16, $4, $17, stored_at FROM head";
 
     pub fn new(
         run: i64,
@@ -86,7 +86,7 @@ impl Line {
         let Some(event) = Fields::of(&self.events, &self.mark).next() else {
             return Ok(0);
         };
-        let params: [&(dyn ToSql + Sync); 18] = [
+        let params: [&(dyn ToSql + Sync); 17] = [
             &self.run,
             &event.epoch,
             &event.seq,
@@ -103,7 +103,6 @@ impl Line {
             &event.late,
             &event.format,
             &event.tag,
-            &event.append_id,
             &event.body,
         ];
         client.execute(statement, &params).await
@@ -114,7 +113,15 @@ impl Line {
     pub async fn land(&self, tx: &Tx, stale: bool) -> Result<bool, Halt> {
         if !self.events.is_empty() {
             let landed = tx.query(Lines::SQL, &Lines::of([self]).params()).await?;
-            return Ok(!landed.is_empty());
+            if landed.is_empty() {
+                return Ok(false);
+            }
+            if let (Mark::Id(name), Some(first)) = (&self.mark, self.events.first()) {
+                let sql = "INSERT INTO appends (run, append_id, seq) VALUES ($1, $2, $3)";
+                let seq = first.event.seq.0.cast_signed();
+                tx.exec(sql, &[&self.run, name, &seq]).await?;
+            }
+            return Ok(true);
         }
         // A first claim moves the epoch and writes nothing else.
         let before_seq = self.before.seq.0.cast_signed();
@@ -182,18 +189,18 @@ impl<'a> Lines<'a> {
         head AS (
           UPDATE live l SET event_epoch = a.event_epoch, head_seq = a.head_seq,
             head_digest = a.head_digest, updated_at = a.updated_at, results = a.results,
-            pulse = a.pulse, stored_at = greatest(l.stored_at, $25::int8,
+            pulse = a.pulse, stored_at = greatest(l.stored_at, $24::int8,
               (date_part('epoch', clock_timestamp()) * 1000000)::int8)
           FROM asked a WHERE l.run = a.run RETURNING a.line, l.stored_at),
         stored AS (
-          INSERT INTO events (run, seq, kind, at, caller_at, epoch, late, format, tag, append_id,
-            digest, body, stored_at)
-          SELECT e.run, seq, kind, at, caller_at, epoch, late, format, tag, append_id, digest, body,
+          INSERT INTO events (run, seq, kind, at, caller_at, epoch, late, format, tag, digest,
+            body, stored_at)
+          SELECT e.run, seq, kind, at, caller_at, epoch, late, format, tag, digest, body,
             head.stored_at
           FROM head JOIN unnest($12::int8[], $13::int8[], $14::int8[], $15::text[], $16::int8[],
-              $17::int8[], $18::int8[], $19::bool[], $20::int8[], $21::int8[], $22::text[],
-              $23::bytea[], $24::text[])
-            e(line, run, seq, kind, at, caller_at, epoch, late, format, tag, append_id, digest, body)
+              $17::int8[], $18::int8[], $19::bool[], $20::int8[], $21::int8[], $22::bytea[],
+              $23::text[])
+            e(line, run, seq, kind, at, caller_at, epoch, late, format, tag, digest, body)
           ON e.line = head.line)
         SELECT line FROM head";
 
@@ -217,7 +224,7 @@ impl<'a> Lines<'a> {
         lines
     }
 
-    pub fn params(&self) -> [&(dyn ToSql + Sync); 25] {
+    pub fn params(&self) -> [&(dyn ToSql + Sync); 24] {
         let events = &self.events;
         let columns = &events.columns;
         [
@@ -242,7 +249,6 @@ impl<'a> Lines<'a> {
             &columns.late,
             &columns.format,
             &columns.tag,
-            &columns.append_id,
             &columns.digest,
             &columns.body,
             &self.floor,

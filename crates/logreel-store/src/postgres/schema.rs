@@ -6,8 +6,9 @@
 //!   the head it had there moves to `runs`.
 //! - `events.stored_at` is the database's own clock, and puts the events of all runs in an order; within a run it
 //!   never falls. It is no cursor by itself, because what was stamped first may be seen later (see `news`).
-//! - The first event of every append has a `tag` or an `append_id`, the others have neither: this is
-//!   how the answer to an append is found again.
+//! - The first event of every append has a `tag`, the others have none: this is how the answer to an append is found
+//!   again. Whoever is no driver names its appends, and `appends` says where each begins: an index of `events` would
+//!   cost every step.
 //! - Texts that are compared or ordered are in the "C" collation: bytes, as everywhere else.
 
 use std::path::PathBuf;
@@ -19,7 +20,7 @@ use super::writer::Tx;
 use crate::Error;
 
 /// Changes with the tables: the number of the last migration.
-pub(super) const VERSION: u32 = 5;
+pub(super) const VERSION: u32 = 6;
 
 /// The database's clock in our unit. Of a double, not of `extract`'s decimals, which every step would pay for: it holds
 /// microseconds exactly until the year 2106.
@@ -32,9 +33,10 @@ pub(super) const BRINGS: [&str; VERSION as usize] = [
     "an order of all events that no import and no clock disturbs",
     "what owners are there for",
     "how long each owner's lease is, and which folder its notes are in; an index of children that wait",
+    "the names of appends in a table of their own",
 ];
 
-const MIGRATIONS: [&str; VERSION as usize] = [FIRST, TOKENS, STAMPS, DUTIES, LEASES];
+const MIGRATIONS: [&str; VERSION as usize] = [FIRST, TOKENS, STAMPS, DUTIES, LEASES, APPENDS];
 
 const FIRST: &str = r#"
 CREATE TABLE runs (
@@ -210,6 +212,16 @@ ALTER TABLE owners ADD lease int8;
 ALTER TABLE owners ADD place text;
 -- Children that nobody drives: every worker looks now and then whether their parents still live.
 CREATE INDEX runs_left ON runs (id) WHERE status = 'waiting' AND relation = 'child';
+"#;
+
+const APPENDS: &str = r#"
+-- Where the appends begin that are no driver's own.
+CREATE TABLE appends (
+  run int8 NOT NULL, append_id text COLLATE "C" NOT NULL, seq int8 NOT NULL, PRIMARY KEY (run, append_id)
+);
+INSERT INTO appends SELECT run, append_id, seq FROM events WHERE append_id IS NOT NULL;
+UPDATE events SET tag = 0 WHERE append_id IS NOT NULL;
+ALTER TABLE events DROP append_id;
 "#;
 
 /// How often a race for the table of migrations is run again.

@@ -97,3 +97,49 @@ async fn a_run_of_a_newer_build_can_be_read_and_cancelled_and_nothing_else_on_po
     let newer = matches!(refused, Err(ForkError::Store(Error::NewerFormat(_))));
     assert!(newer, "{refused:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_append_that_was_named_before_a_migration_gets_its_first_answer_after_it_on_postgres() {
+    let (url, schema) = in_schema(&server());
+    let locks = TempDir::new().unwrap();
+    let open = async || PostgresStore::open(&url, options(&locks)).await.unwrap();
+    let store = open().await;
+    let run = queued(&store).await.row.run;
+    let say = |text: &str| Outside::Say {
+        text: text.into(),
+        by: None,
+    };
+    let ids = ["first", "second"].map(|id| AppendId::new(id).unwrap());
+    let mut said = Vec::new();
+    for id in &ids {
+        let done = store.command(&run, id, &say(id.as_str()), Vec::new()).await;
+        said.push(done.expect("it is said").events);
+    }
+    drop(store);
+    // As the fifth migration left it.
+    let sql = format!(
+        "SET search_path = {schema};
+         ALTER TABLE events ADD append_id text COLLATE \"C\";
+         UPDATE events e SET append_id = a.append_id, tag = NULL FROM appends a
+           WHERE a.run = e.run AND a.seq = e.seq;
+         CREATE UNIQUE INDEX events_append ON events (run, append_id) WHERE append_id IS NOT NULL;
+         DROP TABLE appends;
+         DELETE FROM logreel_migrations WHERE version > 5"
+    );
+    admin().await.batch_execute(&sql).await.unwrap();
+    let store = open().await;
+    for (id, said) in ids.iter().zip(&said) {
+        let again = store.command(&run, id, &say(id.as_str()), Vec::new()).await;
+        let again = again.expect("it was said");
+        assert!(again.repeated, "{id}");
+        assert_eq!(
+            &again.events, said,
+            "{id}: those of this append and no others"
+        );
+    }
+    let third = AppendId::new("third").unwrap();
+    let done = store.command(&run, &third, &say("more"), Vec::new()).await;
+    let done = done.expect("it is said");
+    assert!(!done.repeated);
+    assert_eq!(done.entry.row.head.seq, Seq(4), "each was said once");
+}
