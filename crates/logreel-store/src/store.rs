@@ -56,8 +56,9 @@ pub trait RunStore: Send + Sync + 'static {
         None
     }
 
-    /// Calls `act` while this process writes nothing. Who is stopped in the middle of a write may keep every other
-    /// process from writing until it goes on; who stops itself does it here.
+    /// Calls `act` while this process keeps no other from writing for longer than a moment, whatever becomes of it
+    /// then. A file is locked as long as whoever writes to it is stopped in the middle of that; a database has an end
+    /// to what it waits for, and so by default this is at once.
     fn between_writes(&self, act: &mut dyn FnMut()) {
         act();
     }

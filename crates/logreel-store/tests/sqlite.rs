@@ -738,18 +738,18 @@ async fn between_writes_the_file_is_everyone_elses() {
     };
     let other = rusqlite::Connection::open(place.path()).unwrap();
     other.busy_timeout(Duration::ZERO).unwrap();
-    let refused = tokio::task::spawn_blocking(move || {
+    let refused = std::thread::spawn(move || {
         let look = |_: &u32| {
             let mut written = Ok(());
             store
                 .between_writes(&mut || written = other.execute_batch("BEGIN IMMEDIATE; ROLLBACK"));
             // Not in step with whoever writes.
-            std::thread::sleep(Duration::from_micros(SystemEnv.random_u64() % 500));
+            std::thread::park_timeout(Duration::from_micros(SystemEnv.random_u64() % 500));
             written.is_err()
         };
         (0..200).filter(look).count()
     });
-    assert_eq!(refused.await.unwrap(), 0);
+    assert_eq!(refused.join().unwrap(), 0);
     is_over.store(true, std::sync::atomic::Ordering::Relaxed);
     let written = busy.await.unwrap();
     assert!(written > 10, "{written} writes went on meanwhile");

@@ -21,7 +21,7 @@ use crate::Error;
 use crate::ctx::{Counted, Ctx, Execution, Logged};
 use crate::engine::Inner;
 use crate::error::{ErrorKind, TaskError};
-use crate::journal::{Journal, RecordError, Stop};
+use crate::journal::{Journal, Looked, RecordError, Stop};
 use crate::outage::Outage;
 use crate::owner::LOOK_EVERY;
 use crate::program::Program;
@@ -199,7 +199,7 @@ async fn drive_to_stop(
         // Made while a pause went through its parent's children: nobody told it.
         let entry = engine.store.entry(&run).await?;
         engine.pause_with_parent(&entry).await?;
-        look(&journal, None, &mut Outage::default()).await;
+        look(&journal).await;
         if journal.is_stopped() {
             return Ok(settle(&journal).await);
         }
@@ -284,9 +284,12 @@ async fn watch_over(
         engine.env.sleep(SHOW_AFTER).await;
         journal.flush().await;
     });
+    // An append that was left behind, on its way once more. Also beside the rest, and nothing is read before it.
+    let mut resending: Option<Pin<Box<dyn Future<Output = ()> + Send + '_>>> = None;
     // It goes on from event to event: a run that is never quiet is looked after as well.
     let mut look_again = engine.env.sleep(LOOK_EVERY);
     loop {
+        let mut looked = Looked::Read;
         tokio::select! {
             returned = &mut *function => return Ok(returned),
             stop = journal.told_to_stop() => return Err(stop),
@@ -295,33 +298,60 @@ async fn watch_over(
                 return Err(journal.told_to_stop().await);
             }
             () = engine.until_closing() => journal.stop(Stop::Drained),
-            _ = doorbell.rung() => {
+            _ = doorbell.rung(), if resending.is_none() => {
                 let head = doorbell.head();
-                look(journal, head, &mut outage).await;
+                looked = heard(journal, journal.look(head).await, &mut outage);
+            }
+            () = if_any(&mut resending) => {
+                resending = None;
+                looked = heard(journal, journal.look(None).await, &mut outage);
             }
             () = &mut showing, if !shown => shown = true,
             () = &mut look_again => {
+                let is_resending = resending.is_some();
                 let all = async {
-                    journal.look(None).await?;
+                    let looked = match is_resending {
+                        true => Looked::Read,
+                        false => journal.look(None).await?,
+                    };
                     engine.cancel_if_forsaken(&journal.run).await?;
-                    check_place(journal).await
+                    check_place(journal).await?;
+                    Ok(looked)
                 };
-                heard(journal, all.await, &mut outage);
+                looked = heard(journal, all.await, &mut outage);
                 look_again = engine.env.sleep(LOOK_EVERY);
             }
+        }
+        if looked == Looked::LeftBehind {
+            resending = Some(Box::pin(journal.flush()));
         }
     }
 }
 
-async fn look(journal: &Journal, head: Option<Seq>, outage: &mut Outage) {
-    heard(journal, journal.look(head).await, outage);
+/// Waits for what there may be; for ever when there is nothing.
+async fn if_any<F: Future + Unpin>(future: &mut Option<F>) -> F::Output {
+    match future {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Reads what there is, when no append is under way.
+async fn look(journal: &Journal) {
+    heard(journal, journal.look(None).await, &mut Outage::default());
 }
 
 /// A read that failed is tried again; an append that fails says so itself.
-fn heard(journal: &Journal, looked: Result<(), Error>, outage: &mut Outage) {
+fn heard(journal: &Journal, looked: Result<Looked, Error>, outage: &mut Outage) -> Looked {
     match looked {
-        Ok(()) => outage.is_over(),
-        Err(error) => outage.tell(&journal.run, &error, "the run could not be looked at"),
+        Ok(looked) => {
+            outage.is_over();
+            looked
+        }
+        Err(error) => {
+            outage.tell(&journal.run, &error, "the run could not be looked at");
+            Looked::Read
+        }
     }
 }
 
@@ -503,7 +533,7 @@ async fn settle(journal: &Journal) -> Drove {
         tracing::warn!(run = %journal.run, why, "no longer driving this run");
         return Drove::Lost;
     }
-    look(journal, None, &mut Outage::default()).await;
+    look(journal).await;
     if has_ended(journal) {
         Drove::ToTheEnd
     } else {

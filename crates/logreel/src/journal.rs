@@ -54,6 +54,16 @@ pub(crate) enum Stop {
     Lost(String),
 }
 
+/// What a look at the log came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Looked {
+    /// What there was, or what could be read.
+    Read,
+    /// Nothing: an append is in the way whose sender was dropped. What came before it is read once it has an answer, and
+    /// nobody may ever come who sends it again: whoever looked must [`Journal::flush`].
+    LeftBehind,
+}
+
 /// Why something was not recorded.
 #[derive(Debug, Clone)]
 pub(crate) enum RecordError {
@@ -386,29 +396,23 @@ impl Journal {
 
     /// Reads what others appended, when the run's doorbell rings. `head` is how far the log is known
     /// to reach; after an append of our own there is nothing to read.
-    pub(crate) async fn look(&self, head: Option<Seq>) -> Result<(), Error> {
+    pub(crate) async fn look(&self, head: Option<Seq>) -> Result<Looked, Error> {
         for _ in 0..LOOK_TRIES {
             if head.is_some_and(|head| head <= self.with_state(|state| state.row.head.seq)) {
-                return Ok(());
+                return Ok(Looked::Read);
             }
             // Never in line before the next append: a step would wait for a look.
             match self.writer.try_lock() {
-                Ok(writer) if writer.is_none() => return self.catch_up().await,
-                Ok(writer) => {
-                    // Whoever sent this append was dropped, and nobody else may ever come: a run could wait
-                    // for a cancel that it does not read. What came before it is read when it conflicts.
-                    drop(writer);
-                    tokio::select! {
-                        () = self.flush() => {}
-                        () = self.env.sleep(Duration::from_millis(1) * LOOK_TRIES) => break,
-                    }
+                Ok(writer) if writer.is_none() => {
+                    return self.catch_up().await.map(|()| Looked::Read);
                 }
+                Ok(_) => return Ok(Looked::LeftBehind),
                 Err(_) => self.env.sleep(Duration::from_millis(1)).await,
             }
         }
         // An append that takes so long waits for its store. Whoever looks must hear of other things meanwhile,
         // and looks again.
-        Ok(())
+        Ok(Looked::Read)
     }
 
     /// The event at `seq`, which holds a result.

@@ -328,8 +328,13 @@ impl AtWork {
     /// goes on with us, we go on with the program.
     async fn stop_with_it(&mut self) -> Result<(), TaskError> {
         if let Some((terminal, _, _)) = &mut self.terminal {
-            terminal.give_back();
-            stop_own_group(&*self.store).map_err(|error| {
+            let mut stopped = Ok(());
+            self.store.between_writes(&mut || {
+                // Not before: from here on a Ctrl-Z stops us wherever we are.
+                terminal.give_back();
+                stopped = stop_own_group();
+            });
+            stopped.map_err(|error| {
                 TaskError::new(format!("this process cannot be stopped: {error}"))
             })?;
             terminal.take_when_ours()?;
@@ -345,14 +350,11 @@ impl AtWork {
     clippy::disallowed_methods,
     reason = "the store must not write meanwhile, and what awaits may be overtaken"
 )]
-fn stop_own_group(store: &dyn RunStore) -> rustix::io::Result<()> {
-    let mut told = Ok(());
-    store.between_writes(&mut || {
-        let own = rustix::process::getpgrp();
-        told = rustix::process::kill_process_group(own, Signal::TSTP);
-        std::thread::sleep(STOP_TAKES);
-    });
-    told
+fn stop_own_group() -> rustix::io::Result<()> {
+    let own = rustix::process::getpgrp();
+    rustix::process::kill_process_group(own, Signal::TSTP)?;
+    std::thread::sleep(STOP_TAKES);
+    Ok(())
 }
 
 /// What is written there is not seen on a terminal.
@@ -372,6 +374,8 @@ fn piped(
     Ok(OwnedFd::from(theirs))
 }
 
+type Appending<'c> = Pin<Box<dyn Future<Output = Result<(), TaskError>> + Send + 'c>>;
+
 /// What was printed, on its way into the log.
 struct Recording<'c> {
     log: Log<'c>,
@@ -385,7 +389,7 @@ struct Recording<'c> {
     gathered_bytes: usize,
     due: Option<Duration>,
     /// An append that is under way. It is kept here: one that is dropped is not heard of again.
-    appending: Option<Pin<Box<dyn Future<Output = Result<(), TaskError>> + Send + 'c>>>,
+    appending: Option<Appending<'c>>,
     over: bool,
 }
 

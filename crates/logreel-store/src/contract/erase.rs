@@ -110,6 +110,9 @@ pub async fn an_erased_run_leaves_headers_status_and_counts(harness: &dyn Harnes
         matches!(refused, Err(EraseError::NotEnded { .. })),
         "{refused:?}"
     );
+    let named = append_id("secret name");
+    let append = pen.append_as(named.clone(), vec![step("named", json!(1))]);
+    pen.send(append).await.expect("it lands");
     pen.complete(json!("secret output")).await;
     let refused = world.store.erase(&run, ALL).await;
     assert!(matches!(refused, Err(EraseError::Driven(_))), "{refused:?}");
@@ -146,6 +149,8 @@ pub async fn an_erased_run_leaves_headers_status_and_counts(harness: &dyn Harnes
     }
     assert_eq!(left.len(), log.len());
     check_run(&*world.store, &run).await;
+    let answer = world.store.landed(&run, &named).await;
+    assert_eq!(answer.expect("an answer"), None, "its name is gone");
     let decoded = world.store.events(&run, Seq::FIRST, 9).await;
     assert!(
         matches!(decoded, Err(Error::Erased(Seq::FIRST))),

@@ -215,6 +215,8 @@ CREATE INDEX runs_left ON runs (id) WHERE status = 'waiting' AND relation = 'chi
 "#;
 
 const APPENDS: &str = r#"
+-- First, because it keeps everyone else from the table until all of this is done.
+DROP INDEX events_append;
 -- Where the appends begin that are no driver's own.
 CREATE TABLE appends (
   run int8 NOT NULL, append_id text COLLATE "C" NOT NULL, seq int8 NOT NULL, PRIMARY KEY (run, append_id)

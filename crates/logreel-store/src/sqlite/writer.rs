@@ -322,7 +322,12 @@ impl Writer {
     /// Calls `act` while nobody leads.
     pub fn rest(&self, act: &mut dyn FnMut()) {
         let after = LookAfter(self);
-        let seat = self.seat.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seat = self.seat.lock().unwrap_or_else(PoisonError::into_inner);
+        if seat.conn.as_ref().is_some_and(|conn| !conn.is_autocommit()) {
+            // A leader panicked; without its connection nothing of it is left open.
+            seat.conn = None;
+            seat.tips.clear();
+        }
         act();
         drop(seat);
         drop(after);
