@@ -329,7 +329,7 @@ async fn compare(server: &Server, store: &PostgresStore, like: RunId, new: NewRu
         ensure!(same, "{run} and {like} are stored differently: {sql}");
     }
     // Out of the way of what is listed.
-    for table in ["live", "events", "labels", "search"] {
+    for table in ["live", "queue", "events", "labels", "search"] {
         let sql = format!("DELETE FROM {table} WHERE run = (SELECT id FROM runs WHERE run = $1)");
         client.execute(&sql, &[&run.to_string()]).await?;
     }
@@ -344,8 +344,11 @@ const SAME: &[&str] = &[
        final_state_digest, parent, relation, fold_version, needs, erased, read_only, epoch, event_epoch,
        head_seq, results, pulse, regexp_replace(facts, '20[0-9T:.-]+Z', '', 'g') FROM runs WHERE run IN ($1, $2)) rows",
     "SELECT count(*) <= 1 AND coalesce(sum(n), 0) IN (0, 2) FROM (SELECT epoch, event_epoch, head_seq, results, pulse,
-       owner, since, ready_at, limit_key, limit_max, count(*) AS n FROM live
-       WHERE run IN (SELECT id FROM runs WHERE run IN ($1, $2)) GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10) rows",
+       count(*) AS n FROM live
+       WHERE run IN (SELECT id FROM runs WHERE run IN ($1, $2)) GROUP BY 1, 2, 3, 4, 5) rows",
+    "SELECT count(*) <= 1 AND coalesce(sum(n), 0) IN (0, 2) FROM (SELECT owner, since, ready_at, limit_key, limit_max,
+       count(*) AS n FROM queue
+       WHERE run IN (SELECT id FROM runs WHERE run IN ($1, $2)) GROUP BY 1, 2, 3, 4, 5) rows",
     "SELECT bool_and(n = 2) FROM (SELECT seq, kind, caller_at, epoch, late, format,
        tag IS NULL, body_digest, body, count(*) AS n FROM events
        WHERE run IN (SELECT id FROM runs WHERE run IN ($1, $2)) GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9) rows",

@@ -55,10 +55,9 @@ impl Evidence<'_> {
                 lost.push(format!("event {seq} of {run}"));
             }
         }
-        report.tell(
-            "acknowledged events that were kept in mind",
-            self.seen.events.len(),
-        );
+        // A witness who saw nothing proves nothing.
+        let kept = self.seen.events.len();
+        report.check("acknowledged events that were kept in mind", kept, kept > 0);
         report.none("of them lost or changed", &lost);
         report.tell(
             "runs followed to their end, begun anew",
@@ -154,7 +153,9 @@ impl Evidence<'_> {
             .map(|(run, epoch)| (run.as_str(), *epoch))
             .chain(by_epoch.keys().copied())
             .collect();
-        report.tell("epochs whose driver is known", known.len());
+        let seen = self.seen.owners.len();
+        let told = format!("{}, of {seen} from the database", known.len());
+        report.check("epochs whose driver is known", told, seen > 0);
         report.none("epochs with two drivers", &shared);
     }
 

@@ -305,8 +305,8 @@ impl<'y> Fleet<'y> {
 
     fn at_work(&self, runs: &[String], kind: &Kind) -> Result<Vec<AtWork>> {
         let rows = self.database.ask(&format!(
-            "SELECT DISTINCT r.run, l.epoch, o.folder, o.pid FROM live l JOIN runs r ON r.id = l.run \
-             JOIN owners o ON o.id = l.owner JOIN events e ON e.run = r.id \
+            "SELECT DISTINCT r.run, l.epoch, o.folder, o.pid FROM live l JOIN queue q ON q.run = l.run \
+             JOIN runs r ON r.id = l.run JOIN owners o ON o.id = q.owner JOIN events e ON e.run = r.id \
              WHERE e.kind = '{}' AND r.run IN ({})",
             kind.at_work,
             quoted(runs)

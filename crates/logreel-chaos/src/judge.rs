@@ -97,15 +97,16 @@ impl Case<'_> {
     /// Every run has ended, and as if nothing had happened to it.
     fn runs(&self, report: &mut Report) -> Result<()> {
         let rows = self.database.ask(
-            "SELECT r.run, r.agent, r.parent, r.status, encode(r.final_state_digest, 'hex'), l.owner \
-             FROM runs r LEFT JOIN live l ON l.run = r.id",
+            "SELECT r.run, r.agent, r.parent, r.status, encode(r.final_state_digest, 'hex'), \
+               CASE WHEN l.run IS NOT NULL OR q.run IS NOT NULL THEN coalesce(q.owner::text, 'nobody') END \
+             FROM runs r LEFT JOIN live l ON l.run = r.id LEFT JOIN queue q ON q.run = r.id",
         )?;
         let (mut unended, mut leased) = (Vec::new(), Vec::new());
         let mut ends: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         let mut children: BTreeMap<(&str, &str), usize> = BTreeMap::new();
         let mut stored: BTreeSet<&String> = BTreeSet::new();
         for row in &rows {
-            let [run, name, parent, status, end, owner] = row.as_slice() else {
+            let [run, name, parent, status, end, held] = row.as_slice() else {
                 anyhow::bail!("a run is not understood: {row:?}");
             };
             if status != "completed" {
@@ -114,8 +115,8 @@ impl Case<'_> {
             } else {
                 ends.entry(name).or_default().insert(end);
             }
-            if !owner.is_empty() {
-                leased.push(run.clone());
+            if !held.is_empty() {
+                leased.push(format!("{run} by {held}"));
             }
             match parent.is_empty() {
                 true => drop(stored.insert(run)),

@@ -239,9 +239,18 @@ impl Witness {
 
     /// Looks at all runs that have not ended, now and then. A database that is down is not looked at.
     pub fn look(&self, database: &Server) {
-        let sql = "SELECT r.run, l.epoch, l.head_seq, encode(l.head_digest, 'hex'), l.owner \
-                   FROM live l JOIN runs r ON r.id = l.run";
-        for row in database.ask(sql).unwrap_or_default() {
+        let sql = "SELECT r.run, l.epoch, l.head_seq, encode(l.head_digest, 'hex'), q.owner \
+                   FROM live l LEFT JOIN queue q ON q.run = l.run JOIN runs r ON r.id = l.run";
+        let rows = match database.ask(sql) {
+            Ok(rows) => rows,
+            // One that answers and does not know what is asked is not down.
+            Err(error) if error.to_string().contains("ERROR:") => {
+                self.seen().wrong.push(error.to_string());
+                return;
+            }
+            Err(_) => return,
+        };
+        for row in rows {
             let [run, epoch, seq, digest, owner] = row.as_slice() else {
                 continue;
             };

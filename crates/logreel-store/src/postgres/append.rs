@@ -9,7 +9,7 @@ use logreel_core::{AppendId, Blob, Epoch, Event, FOLD_VERSION, RunId, Seq, Sessi
 
 use super::batch::Wrote;
 use super::columns::Mark;
-use super::failure::Halt;
+use super::failure::{Halt, damaged};
 use super::line::Line;
 use super::open::Shared;
 use super::rows::{self, Before, RECORD};
@@ -344,9 +344,9 @@ pub(super) async fn write_facts(tx: &Tx, id: i64, tip: &Tip) -> Result<(), Halt>
 
 /// What follows when nobody holds the run: it is queued for its time, or leaves `live`.
 pub(super) async fn settle(tx: &Tx, id: i64, tip: &Tip) -> Result<Landed, Halt> {
-    let sql = "SELECT owner IS NOT NULL FROM live WHERE run = $1";
-    let held: bool = tx.one(sql, &[&id]).await?.try_get(0)?;
-    if held {
+    let sql = "SELECT owner IS NOT NULL FROM queue WHERE run = $1";
+    let found = tx.opt(sql, &[&id]).await?;
+    if found.ok_or_else(no_place)?.try_get(0)? {
         return Ok(Landed::Live);
     }
     if tip.row.status().is_terminal() {
@@ -354,9 +354,14 @@ pub(super) async fn settle(tx: &Tx, id: i64, tip: &Tip) -> Result<Landed, Halt> 
         return Ok(Landed::Retired);
     }
     let ready_at = rows::queue_time(tx, id, &tip.row).await?;
-    let sql = "UPDATE live SET ready_at = $2 WHERE run = $1";
+    let sql = "UPDATE queue SET ready_at = $2 WHERE run = $1";
     tx.exec(sql, &[&id, &ready_at]).await?;
     Ok(Landed::Live)
+}
+
+/// Every run in `live` is in `queue`.
+pub(super) fn no_place() -> Error {
+    damaged("a run in live has no place in queue")
 }
 
 /// An ended run that nobody holds leaves the hot table, and its session is free.
@@ -369,9 +374,14 @@ pub(super) async fn retire(tx: &Tx, id: i64, run: &RunId) -> Result<(), Halt> {
         &[&id],
     )
     .await?;
-    tx.exec("DELETE FROM live WHERE run = $1", &[&id]).await?;
-    tx.exec("DELETE FROM active WHERE run = $1", &[&id]).await?;
-    tx.exec("DELETE FROM lapsed WHERE run = $1", &[&id]).await?;
+    tx.exec(
+        "WITH queued AS (DELETE FROM queue WHERE run = $1),
+           session AS (DELETE FROM active WHERE run = $1),
+           lapses AS (DELETE FROM lapsed WHERE run = $1)
+         DELETE FROM live WHERE run = $1",
+        &[&id],
+    )
+    .await?;
     tx.shared.tips().forget(run);
     Ok(())
 }

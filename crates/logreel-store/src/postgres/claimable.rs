@@ -34,8 +34,8 @@ pub(super) async fn claimable(
         found: Vec::new(),
     };
     // Queued ones first, then those whose time came, then orphans: each up to `limit`.
-    search.ready("l.ready_at = 0", limit).await?;
-    let come = "l.ready_at > 0 AND l.ready_at <= $1";
+    search.ready("q.ready_at = 0", limit).await?;
+    let come = "q.ready_at > 0 AND q.ready_at <= $1";
     search.ready(come, limit).await?;
     search.orphaned(limit).await?;
     let mut found = search.found;
@@ -58,10 +58,10 @@ impl Search<'_> {
     /// Those that nobody holds and that are in this part of the queue.
     async fn ready(&mut self, range: &str, limit: usize) -> Result<(), Halt> {
         let sql = format!(
-            "SELECT l.run, r.run, r.kind, r.agent, r.spec_digest, l.limit_key, l.limit_max, l.ready_at
-             FROM live l JOIN runs r ON r.id = l.run
-             WHERE l.owner IS NULL AND {range} AND (l.ready_at, l.run) > ($2, $3) AND {}
-             ORDER BY l.ready_at, l.run LIMIT {PAGE}",
+            "SELECT q.run, r.run, r.kind, r.agent, r.spec_digest, q.limit_key, q.limit_max, q.ready_at
+             FROM queue q JOIN runs r ON r.id = q.run
+             WHERE q.owner IS NULL AND {range} AND (q.ready_at, q.run) > ($2, $3) AND {}
+             ORDER BY q.ready_at, q.run LIMIT {PAGE}",
             self.wanted.condition(4)
         );
         let (mut ready_at, mut after, mut left) = (-1_i64, -1_i64, limit);
@@ -106,10 +106,10 @@ impl Search<'_> {
             return Ok(());
         }
         let sql = format!(
-            "SELECT l.run FROM live l JOIN runs r ON r.id = l.run
-             WHERE l.owner = ANY($1) AND l.run > $2
+            "SELECT q.run FROM queue q JOIN runs r ON r.id = q.run
+             WHERE q.owner = ANY($1) AND q.run > $2
                AND r.status NOT IN ('completed', 'failed', 'cancelled') AND {}
-             ORDER BY l.run LIMIT {PAGE}",
+             ORDER BY q.run LIMIT {PAGE}",
             self.wanted.condition(3)
         );
         let (mut after, mut left) = (-1_i64, limit);
@@ -154,7 +154,7 @@ async fn gone(tx: &Tx, what: &[Claimable]) -> Result<Vec<i64>, Halt> {
         "SELECT {OWNER} FROM owners o
          WHERE (o.gone OR o.host = $1 OR {} - o.beat_at >= coalesce(o.lease, $3))
            AND ($4 OR o.host NOT LIKE '{}%')
-           AND EXISTS (SELECT 1 FROM live l WHERE l.owner = o.id)",
+           AND EXISTS (SELECT 1 FROM queue q WHERE q.owner = o.id)",
         now_or("$2"),
         Owner::EXTERNAL
     );
@@ -225,12 +225,12 @@ impl Wanted {
              AND (r.kind = ANY(${any})
                OR (r.kind, r.spec_digest) IN (SELECT * FROM unnest(${kinds}::text[], ${specs}::bytea[])))
              AND NOT EXISTS (SELECT 1 FROM unnest(${keys}::text[], ${driven}::int8[]) f(key, driven)
-               WHERE f.key = l.limit_key AND f.driven >= l.limit_max)"
+               WHERE f.key = q.limit_key AND f.driven >= q.limit_max)"
         );
         for label in 0..self.labels.len() {
             let k = first + 5 + 2 * label;
             condition += &format!(
-                " AND EXISTS (SELECT 1 FROM labels b WHERE b.k = ${k} AND b.v = ${} AND b.run = l.run)",
+                " AND EXISTS (SELECT 1 FROM labels b WHERE b.k = ${k} AND b.v = ${} AND b.run = q.run)",
                 k + 1
             );
         }

@@ -133,9 +133,12 @@ pub(super) async fn place(tx: &Tx, placed: Placed<'_>) -> Result<i64, Halt> {
         None => rows::queue_time(tx, id, row).await?,
     };
     let sql = format!(
-        "INSERT INTO live (run, epoch, event_epoch, head_seq, head_digest, updated_at, results,
-           pulse, owner, since, ready_at, limit_key, limit_max, stored_at)
-         VALUES ($1, $2, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, greatest({CLOCK}, $13))"
+        "WITH head AS (
+           INSERT INTO live (run, epoch, event_epoch, head_seq, head_digest, updated_at, results,
+             pulse, stored_at)
+           VALUES ($1, $2, $2, $3, $4, $5, $6, $7, greatest({CLOCK}, $13)))
+         INSERT INTO queue (run, owner, since, ready_at, limit_key, limit_max)
+         VALUES ($1, $8, $9, $10, $11, $12)"
     );
     tx.exec(
         &sql,

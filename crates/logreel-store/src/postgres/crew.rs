@@ -20,7 +20,7 @@ pub(super) async fn assign(tx: &Tx, owner: OwnerId, duty: &Duty) -> Result<(), H
 
 pub(super) async fn owners(tx: &Tx) -> Result<Vec<OwnerInfo>, Halt> {
     let sql = format!(
-        "SELECT {OWNER}, o.duty, (SELECT count(*) FROM live l WHERE l.owner = o.id)
+        "SELECT {OWNER}, o.duty, (SELECT count(*) FROM queue q WHERE q.owner = o.id)
          FROM owners o WHERE $1::int8 IS NULL ORDER BY o.id"
     );
     let (none, now): (Option<i64>, _) = (None, tx.shared.clock.lease_now());
@@ -48,9 +48,9 @@ pub(super) async fn backlog(tx: &Tx) -> Result<Backlog, Halt> {
     let mut backlog = Backlog::default();
     let sql = format!(
         "SELECT count(*) OVER (), r.run,
-           $1::int8 - CASE WHEN l.ready_at > 0 THEN l.ready_at ELSE l.updated_at END AS age
-         FROM live l JOIN runs r ON r.id = l.run
-         WHERE l.owner IS NULL AND l.ready_at IS NOT NULL AND l.ready_at <= $1::int8
+           $1::int8 - CASE WHEN q.ready_at > 0 THEN q.ready_at ELSE l.updated_at END AS age
+         FROM queue q JOIN live l ON l.run = q.run JOIN runs r ON r.id = q.run
+         WHERE q.owner IS NULL AND q.ready_at IS NOT NULL AND q.ready_at <= $1::int8
            AND r.needs <= {FORMAT} AND NOT r.read_only AND NOT r.erased
            AND r.kind NOT IN ('external', 'record')
          ORDER BY age DESC LIMIT 1"
@@ -61,9 +61,9 @@ pub(super) async fn backlog(tx: &Tx) -> Result<Backlog, Halt> {
         backlog.oldest_ready = Some((rows::run_id(row.try_get(1)?)?, micros(row.try_get(2)?)));
     }
     for info in owners(tx).await?.iter().filter(|info| !info.alive) {
-        let sql = "SELECT count(*) OVER (), r.run FROM live l JOIN runs r ON r.id = l.run
-            WHERE l.owner = $1 AND r.status IN ('planning', 'executing', 'verifying')
-            ORDER BY l.run LIMIT 1";
+        let sql = "SELECT count(*) OVER (), r.run FROM queue q JOIN runs r ON r.id = q.run
+            WHERE q.owner = $1 AND r.status IN ('planning', 'executing', 'verifying')
+            ORDER BY q.run LIMIT 1";
         let Some(row) = tx.opt(sql, &[&info.owner.id.0.cast_signed()]).await? else {
             continue;
         };

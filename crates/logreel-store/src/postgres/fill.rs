@@ -123,6 +123,7 @@ impl Rows {
 struct Chunk {
     runs: Rows,
     live: Rows,
+    queue: Rows,
     events: Rows,
     labels: Rows,
     search: Rows,
@@ -146,10 +147,10 @@ impl Default for Chunk {
             ),
             live: Rows::new(
                 "live",
-                "run, epoch, event_epoch, head_seq, head_digest, updated_at, results, pulse, ready_at,
-                 stored_at",
-                &[T::INT8, T::INT8, T::INT8, T::INT8, T::BYTEA, T::INT8, T::BYTEA, T::TEXT, T::INT8, T::INT8],
+                "run, epoch, event_epoch, head_seq, head_digest, updated_at, results, pulse, stored_at",
+                &[T::INT8, T::INT8, T::INT8, T::INT8, T::BYTEA, T::INT8, T::BYTEA, T::TEXT, T::INT8],
             ),
+            queue: Rows::new("queue", "run, ready_at", &[T::INT8, T::INT8]),
             events: Rows::new(
                 "events",
                 "run, seq, kind, at, caller_at, epoch, late, format, tag, digest, body, stored_at",
@@ -170,6 +171,7 @@ impl Chunk {
         for rows in [
             &self.runs,
             &self.live,
+            &self.queue,
             &self.events,
             &self.labels,
             &self.search,
@@ -250,9 +252,9 @@ impl Chunk {
         } else {
             let ready = Ready::of(row, |_| Ok::<_, Error>(None))?;
             let ready_at = rows::ready_at(&ready);
+            self.queue.rows.push(vec![Box::new(id), Box::new(ready_at)]);
             let mut narrow: Vec<Value> = vec![Box::new(id)];
             narrow.extend(head);
-            narrow.push(Box::new(ready_at));
             narrow.push(Box::new(row.updated_at.as_micros()));
             self.live.rows.push(narrow);
             let none: [Value; 7] = [

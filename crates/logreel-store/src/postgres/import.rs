@@ -325,7 +325,7 @@ async fn project(
 ) -> Result<(), Halt<ImportError>> {
     let (row, facts) = (&import.row, &import.row.facts);
     let ended = facts.ended.is_some();
-    for table in ["live", "active", "lapsed"] {
+    for table in ["live", "queue", "active", "lapsed"] {
         let sql = format!("DELETE FROM {table} WHERE run = $1");
         tx.exec(&sql, &[&id]).await?;
     }
@@ -372,9 +372,12 @@ async fn project(
         ],
     )
     .await?;
+    if ended {
+        return Ok(());
+    }
     let limit = facts.limit.as_ref();
     tx.exec(
-        "UPDATE live SET limit_key = $2, limit_max = $3 WHERE run = $1",
+        "INSERT INTO queue (run, limit_key, limit_max) VALUES ($1, $2, $3)",
         &[
             &id,
             &limit.map(|limit| rows::plain(&limit.key)),

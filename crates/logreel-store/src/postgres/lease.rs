@@ -4,7 +4,7 @@ use logreel_core::decide::{ClaimDecision, decide_claim};
 use logreel_core::event::ClaimReason;
 use logreel_core::{Epoch, RunId, Timestamp};
 
-use super::append::{Landed, Landing, land, retire, settle};
+use super::append::{Landed, Landing, land, no_place, retire, settle};
 use super::columns::Mark;
 use super::failure::Halt;
 use super::limit;
@@ -51,10 +51,10 @@ pub(super) async fn owners(tx: &Tx) -> Result<Vec<(Owner, Life)>, Halt> {
     let sql = format!(
         "SELECT {OWNER} FROM owners o WHERE o.gone OR o.host = $1
            OR {} - o.beat_at >= {FORGOTTEN}
-             AND NOT EXISTS (SELECT 1 FROM live WHERE owner = o.id)
+             AND NOT EXISTS (SELECT 1 FROM queue WHERE owner = o.id)
              AND NOT EXISTS (SELECT 1 FROM lapsed WHERE owner = o.id)
            OR o.host LIKE '{}%' AND EXISTS (
-             SELECT 1 FROM live l JOIN runs r ON r.id = l.run WHERE l.owner = o.id
+             SELECT 1 FROM queue q JOIN runs r ON r.id = q.run WHERE q.owner = o.id
                AND r.status IN ('completed', 'failed', 'cancelled'))
          ORDER BY o.id",
         now_or("$2"),
@@ -106,7 +106,7 @@ async fn forget_if_idle(tx: &Tx, owner: i64, life: Life) -> Result<(), Halt> {
     }
     tx.exec(
         "DELETE FROM owners WHERE id = $1
-         AND NOT EXISTS (SELECT 1 FROM live WHERE owner = $1)
+         AND NOT EXISTS (SELECT 1 FROM queue WHERE owner = $1)
          AND NOT EXISTS (SELECT 1 FROM lapsed WHERE owner = $1)",
         &[&owner],
     )
@@ -131,7 +131,8 @@ pub(super) async fn leave(tx: &Tx, owner: OwnerId) -> Result<(), Halt> {
 
 /// The runs that an owner holds, locked in their order.
 async fn held_by(tx: &Tx, owner: i64) -> Result<Vec<Stored>, Halt> {
-    let sql = "SELECT run FROM live WHERE owner = $1 ORDER BY run FOR UPDATE";
+    let sql = "SELECT l.run FROM live l JOIN queue q ON q.run = l.run WHERE q.owner = $1
+        ORDER BY l.run FOR UPDATE";
     let found = tx.query(sql, &[&owner]).await?;
     let ids: Vec<i64> = found
         .iter()
@@ -224,16 +225,13 @@ pub(super) async fn claim(tx: &Tx, run: RunId, owner: OwnerId) -> Result<ClaimOu
     let sealed = tip.extend(prepared, epoch, now).map_err(Error::from)?;
     note_lapse(tx, &stored).await?;
     if claimed {
-        tx.exec(
-            "UPDATE live SET epoch = $2, owner = $3, since = $4, ready_at = NULL WHERE run = $1",
-            &[
-                &stored.id,
-                &epoch.0.cast_signed(),
-                &owner.0.cast_signed(),
-                &now.as_micros(),
-            ],
-        )
-        .await?;
+        let sql = "WITH head AS (UPDATE live SET epoch = $2 WHERE run = $1)
+            UPDATE queue SET owner = $3, since = $4, ready_at = NULL WHERE run = $1";
+        let epoch = epoch.0.cast_signed();
+        let (owner, since) = (owner.0.cast_signed(), now.as_micros());
+        if tx.exec(sql, &[&stored.id, &epoch, &owner, &since]).await? != 1 {
+            return Err(no_place().into());
+        }
     } else {
         drop_lease(tx, stored.id).await?;
     }
@@ -311,7 +309,7 @@ pub(super) async fn lapsed(tx: &Tx, run: &RunId) -> Result<Vec<Lapsed>, Halt> {
 }
 
 pub(super) async fn drop_lease(tx: &Tx, id: i64) -> Result<(), Halt> {
-    let sql = "UPDATE live SET owner = NULL, since = NULL WHERE run = $1";
+    let sql = "UPDATE queue SET owner = NULL, since = NULL WHERE run = $1";
     tx.exec(sql, &[&id]).await?;
     Ok(())
 }

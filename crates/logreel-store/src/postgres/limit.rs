@@ -29,7 +29,7 @@ struct Holders {
 async fn holders(tx: &Tx, key: &str, except: Option<i64>) -> Result<Holders, Halt> {
     let sql = format!(
         "SELECT {OWNER}, held.runs FROM (
-           SELECT owner, count(*) AS runs FROM live
+           SELECT owner, count(*) AS runs FROM queue
            WHERE limit_key = $1 AND owner IS NOT NULL AND run IS DISTINCT FROM $3::int8
            GROUP BY owner) held
          JOIN owners o ON o.id = held.owner"
@@ -125,8 +125,9 @@ pub(super) async fn take_place(
 }
 
 async fn fence_silent(tx: &Tx, limit: &RunLimit, except: Option<i64>) -> Result<(), Halt> {
-    let sql = "SELECT run FROM live WHERE limit_key = $1 AND owner IS NOT NULL
-        AND run IS DISTINCT FROM $2::int8 ORDER BY run FOR UPDATE";
+    let sql = "SELECT l.run FROM live l JOIN queue q ON q.run = l.run
+        WHERE q.limit_key = $1 AND q.owner IS NOT NULL AND q.run IS DISTINCT FROM $2::int8
+        ORDER BY l.run FOR UPDATE";
     for row in tx.query(sql, &[&rows::plain(&limit.key), &except]).await? {
         let id: i64 = row.try_get(0)?;
         let Some(stored) = rows::load_id(tx, id).await? else {
@@ -153,9 +154,9 @@ pub(super) async fn call_next(tx: &Tx, gave: &Stored) -> Result<(), Halt> {
     let Some(limit) = &gave.row.facts.limit else {
         return Ok(());
     };
-    let sql = "SELECT r.run FROM live l JOIN runs r ON r.id = l.run
-        WHERE l.limit_key = $1 AND l.owner IS NULL AND l.ready_at <= $2 AND l.run <> $4
-        ORDER BY l.run LIMIT $3";
+    let sql = "SELECT r.run FROM queue q JOIN runs r ON r.id = q.run
+        WHERE q.limit_key = $1 AND q.owner IS NULL AND q.ready_at <= $2 AND q.run <> $4
+        ORDER BY q.run LIMIT $3";
     let now = tx.shared.clock.now().as_micros();
     let called = i64::from(limit.max.min(CALLED));
     let key = rows::plain(&limit.key);

@@ -191,9 +191,9 @@ pub(super) async fn sessions(tx: &Tx, only: Option<&Session>) -> Result<Vec<Sess
            SELECT session, 0, 0, NULL FROM closed
            WHERE {which} AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.session = closed.session)) s
          LEFT JOIN (
-           SELECT active.session, runs.run, live.owner,
+           SELECT active.session, runs.run, queue.owner,
              runs.status IN ('completed', 'failed', 'cancelled') AS ended
-           FROM active JOIN runs ON runs.id = active.run JOIN live ON live.run = active.run) a
+           FROM active JOIN runs ON runs.id = active.run JOIN queue ON queue.run = active.run) a
            ON a.session = s.session
          LEFT JOIN owners o ON o.id = a.owner
          LEFT JOIN closed c ON c.session = s.session

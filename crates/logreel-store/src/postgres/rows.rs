@@ -22,7 +22,7 @@ use crate::tip::Tip;
 use crate::words::words_of;
 use crate::{Driver, Entry, Error, Owner, OwnerId};
 
-/// `live.ready_at` of a run that a worker may take now, whatever the clock says.
+/// `queue.ready_at` of a run that a worker may take now, whatever the clock says.
 const NOW: i64 = 0;
 /// Announcements of children that are read in one go.
 const CHILDREN: usize = 64;
@@ -59,8 +59,9 @@ fn select(condition: &str) -> String {
            coalesce(l.event_epoch, r.event_epoch), coalesce(l.head_seq, r.head_seq),
            coalesce(l.head_digest, r.head_digest), coalesce(l.updated_at, r.updated_at),
            CASE WHEN l.run IS NULL THEN r.results ELSE l.results END,
-           coalesce(l.pulse, r.pulse), l.owner, l.since, l.ready_at, {OWNER}
-         FROM runs r LEFT JOIN live l ON l.run = r.id LEFT JOIN owners o ON o.id = l.owner
+           coalesce(l.pulse, r.pulse), q.owner, q.since, q.ready_at, {OWNER}
+         FROM runs r LEFT JOIN live l ON l.run = r.id LEFT JOIN queue q ON q.run = r.id
+         LEFT JOIN owners o ON o.id = q.owner
          WHERE {condition}"
     )
 }
@@ -304,7 +305,7 @@ impl Stored {
     }
 }
 
-/// `live.ready_at` of a run that nobody holds (SEMANTICS 18).
+/// `queue.ready_at` of a run that nobody holds (SEMANTICS 18).
 pub(super) async fn queue_time(tx: &Tx, id: i64, row: &Row) -> Result<Option<i64>, Halt> {
     Ok(ready_at(&ready(tx, id, row).await?))
 }

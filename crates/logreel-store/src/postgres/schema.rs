@@ -4,6 +4,8 @@
 //! - `runs` is wide and written rarely; `live` is narrow and written by every append, and has a row
 //!   for each run that has not ended or whose lease was not given back yet. When a run leaves `live`,
 //!   the head it had there moves to `runs`.
+//! - `queue` has a row for each row of `live`, and changes only under a lock of that one. They are apart because each
+//!   append opens every index of the table that it updates, whether or not it changes what is in there.
 //! - `events.stored_at` is the database's own clock, and puts the events of all runs in an order; within a run it
 //!   never falls. It is no cursor by itself, because what was stamped first may be seen later (see `news`).
 //! - The first event of every append has a `tag`, the others have none: this is how the answer to an append is found
@@ -20,7 +22,7 @@ use super::writer::Tx;
 use crate::Error;
 
 /// Changes with the tables: the number of the last migration.
-pub(super) const VERSION: u32 = 6;
+pub(super) const VERSION: u32 = 7;
 
 /// The database's clock in our unit. Of a double, not of `extract`'s decimals, which every step would pay for: it holds
 /// microseconds exactly until the year 2106.
@@ -34,9 +36,11 @@ pub(super) const BRINGS: [&str; VERSION as usize] = [
     "what owners are there for",
     "how long each owner's lease is, and which folder its notes are in; an index of children that wait",
     "the names of appends in a table of their own",
+    "who drives a run, or when it may be taken, apart from its head",
 ];
 
-const MIGRATIONS: [&str; VERSION as usize] = [FIRST, TOKENS, STAMPS, DUTIES, LEASES, APPENDS];
+const MIGRATIONS: [&str; VERSION as usize] =
+    [FIRST, TOKENS, STAMPS, DUTIES, LEASES, APPENDS, QUEUE];
 
 const FIRST: &str = r#"
 CREATE TABLE runs (
@@ -224,6 +228,44 @@ CREATE TABLE appends (
 INSERT INTO appends SELECT run, append_id, seq FROM events WHERE append_id IS NOT NULL;
 UPDATE events SET tag = 0 WHERE append_id IS NOT NULL;
 ALTER TABLE events DROP append_id;
+"#;
+
+const QUEUE: &str = r#"
+-- First, because it keeps everyone else from the table until all of this is done.
+ALTER TABLE live RENAME TO live_before;
+ALTER INDEX live_pkey RENAME TO live_before_pkey;
+-- Made anew, so that no row carries the columns that it lost; those of a fixed width come first. Room in every page,
+-- so that an append rewrites its row where it is and touches no index.
+CREATE TABLE live (
+  run int8 PRIMARY KEY,
+  epoch int8 NOT NULL,
+  event_epoch int8 NOT NULL,
+  head_seq int8 NOT NULL,
+  updated_at int8 NOT NULL,
+  -- The stamp of the latest event, below which the next one's does not fall.
+  stored_at int8 NOT NULL DEFAULT 0,
+  head_digest bytea NOT NULL,
+  results bytea,
+  pulse text NOT NULL
+) WITH (fillfactor = 40, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
+INSERT INTO live (run, epoch, event_epoch, head_seq, updated_at, stored_at, head_digest, results, pulse)
+  SELECT run, epoch, event_epoch, head_seq, updated_at, stored_at, head_digest, results, pulse FROM live_before;
+CREATE TABLE queue (
+  run int8 PRIMARY KEY,
+  owner int8,
+  since int8,
+  -- When nobody holds it: 0 when a worker may take it now, a deadline, or null.
+  ready_at int8,
+  -- Of how many runs with this key how many may have an owner; null when there is no limit.
+  limit_key text COLLATE "C",
+  limit_max int8
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
+INSERT INTO queue (run, owner, since, ready_at, limit_key, limit_max)
+  SELECT run, owner, since, ready_at, limit_key, limit_max FROM live_before;
+DROP TABLE live_before;
+CREATE INDEX queue_ready ON queue (ready_at, run) WHERE owner IS NULL AND ready_at IS NOT NULL;
+CREATE INDEX queue_owner ON queue (owner, run) WHERE owner IS NOT NULL;
+CREATE INDEX queue_limit ON queue (limit_key, owner, run) WHERE limit_key IS NOT NULL;
 "#;
 
 /// How often a race for the table of migrations is run again.

@@ -144,8 +144,9 @@ async fn listen(tx: &Tx, before: Ear) -> Result<Ear, Halt> {
         let names: Vec<String> = listened.iter().map(RunId::to_string).collect();
         let sql = "SELECT r.run, coalesce(l.head_seq, r.head_seq, 0),
               concat_ws(' ', r.status, r.erased, r.read_only, coalesce(l.epoch, r.epoch),
-                l.run IS NULL, coalesce(l.owner, 0), coalesce(l.ready_at, -1), o.gone)
-            FROM runs r LEFT JOIN live l ON l.run = r.id LEFT JOIN owners o ON o.id = l.owner
+                l.run IS NULL, coalesce(q.owner, 0), coalesce(q.ready_at, -1), o.gone)
+            FROM runs r LEFT JOIN live l ON l.run = r.id LEFT JOIN queue q ON q.run = r.id
+            LEFT JOIN owners o ON o.id = q.owner
             WHERE r.run = ANY($1)";
         for row in tx.query(sql, &[&names]).await? {
             let looks = Looks {

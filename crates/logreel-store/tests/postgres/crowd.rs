@@ -1,12 +1,12 @@
 //! What others leave in a store costs nobody who looks a round trip of its own.
 
 use logreel_core::RunId;
-use logreel_core::event::{RunKind, RunStarted};
-use logreel_store::{Claimable, Created, Env, NewRun, Owner, PostgresStore, RunStore, SystemEnv};
+use logreel_core::event::RunKind;
+use logreel_store::{ClaimOutcome, Claimable, Owner, PostgresStore, RunStore};
 use tempfile::TempDir;
 
 use crate::proxy::Proxy;
-use crate::world::{admin, in_schema, options, started, stranger};
+use crate::world::{admin, in_schema, options, queued, started, stranger};
 
 /// A store behind a proxy that counts, with one run in its queue.
 struct Crowd {
@@ -23,7 +23,7 @@ impl Crowd {
         let (url, schema) = in_schema(&proxy.url);
         let locks = TempDir::new().unwrap();
         let store = PostgresStore::open(&url, options(&locks)).await.unwrap();
-        let queued = queue(&store, started()).await;
+        let queued = queued(&store, started()).await.row.run;
         Self {
             proxy,
             schema,
@@ -41,11 +41,13 @@ impl Crowd {
                INSERT INTO runs (run, short, status, agent, kind, spec_digest, created_at, key,
                  fold_version, needs, facts)
                SELECT run || n, short, status, agent, {kind}, spec_digest, created_at, key,
-                 fold_version, needs, facts FROM runs, generate_series(1, {many}) n RETURNING id)
-             INSERT INTO live (run, epoch, event_epoch, head_seq, head_digest, updated_at, pulse,
-               owner, since, ready_at)
-             SELECT copied.id, epoch, event_epoch, head_seq, head_digest, updated_at, pulse,
-               {owner}, 0, CASE WHEN {owner} IS NULL THEN 0 END FROM live, copied;
+                 fold_version, needs, facts FROM runs, generate_series(1, {many}) n RETURNING id),
+             heads AS (
+               INSERT INTO live (run, epoch, event_epoch, head_seq, head_digest, updated_at, pulse)
+               SELECT copied.id, epoch, event_epoch, head_seq, head_digest, updated_at, pulse
+               FROM live, copied)
+             INSERT INTO queue (run, owner, since, ready_at)
+             SELECT id, {owner}, 0, CASE WHEN {owner} IS NULL THEN 0 END FROM copied;
              ANALYZE",
             self.schema
         );
@@ -57,20 +59,6 @@ impl Crowd {
         let before = self.proxy.answers();
         let done = work.await;
         (done, self.proxy.answers() - before)
-    }
-}
-
-async fn queue(store: &PostgresStore, started: RunStarted) -> RunId {
-    let new = NewRun {
-        run: SystemEnv.run_id(),
-        started,
-        then: Vec::new(),
-        blobs: Vec::new(),
-        owner: None,
-    };
-    match store.create(new).await.expect("it is created") {
-        Created::New(entry) => entry.row.run,
-        other => panic!("{other:?}"),
     }
 }
 
@@ -90,7 +78,7 @@ async fn a_worker_finds_its_few_runs_behind_a_long_queue_in_few_round_trips_on_p
     let label = ("pool".to_owned(), "gpu".to_owned());
     let mut started = started();
     started.labels.insert(label.0.clone(), label.1.clone());
-    let labelled = queue(&crowd.store, started).await;
+    let labelled = queued(&crowd.store, started).await.row.run;
     let labels = [label];
     let what = any(RunKind::Task);
     let look = crowd.store.claimable(&what, &labels, 8);
@@ -150,4 +138,22 @@ async fn children_that_wait_cost_nobody_who_looks_for_forsaken_ones_on_postgres(
     let (found, took) = crowd.counted(crowd.store.forsaken(100)).await;
     assert_eq!(found.expect("a list"), []);
     assert!(took <= 3, "{took} round trips");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_goes_on_to_another_run_while_someone_is_at_this_one_on_postgres() {
+    let crowd = Crowd::new().await;
+    let owner = stranger();
+    crowd.store.join(&owner).await.expect("it joins");
+    let other = admin().await;
+    let sql = format!(
+        "SET search_path = {}; BEGIN; SELECT 1 FROM live FOR UPDATE",
+        crowd.schema
+    );
+    other.batch_execute(&sql).await.unwrap();
+    let claimed = crowd.store.try_claim(&crowd.queued, owner.id).await;
+    assert!(matches!(claimed, Ok(None)), "{claimed:?}");
+    other.batch_execute("ROLLBACK").await.unwrap();
+    let claimed = crowd.store.try_claim(&crowd.queued, owner.id).await;
+    assert!(matches!(claimed, Ok(Some(ClaimOutcome::Claimed(_)))));
 }

@@ -12,6 +12,7 @@ mod builds;
 mod crowd;
 mod long;
 mod lost;
+mod migrations;
 mod news;
 mod owners;
 mod proxy;

@@ -8,7 +8,8 @@ use logreel_core::event::{Budget, Custom, Durability, Provenance, RunKind, RunSt
 use logreel_core::{AppendId, Blob, Body, Digest, Draft, Epoch, Event, Head, Payload, RunId, Seq};
 use logreel_store::postgres::Options;
 use logreel_store::{
-    Append, AppendError, Created, Env, NewRun, Owner, OwnerId, PostgresStore, RunStore, SystemEnv,
+    Append, AppendError, Created, Entry, Env, NewRun, Owner, OwnerId, PostgresStore, RunStore,
+    SystemEnv,
 };
 use tempfile::TempDir;
 
@@ -137,6 +138,21 @@ pub fn started() -> RunStarted {
         spec: Payload::null(),
         spec_digest: Digest::of(b"driven"),
         spec_file: None,
+    }
+}
+
+/// A new run that nobody holds.
+pub async fn queued(store: &PostgresStore, started: RunStarted) -> Entry {
+    let new = NewRun {
+        run: SystemEnv.run_id(),
+        started,
+        then: Vec::new(),
+        blobs: Vec::new(),
+        owner: None,
+    };
+    match store.create(new).await.expect("it is created") {
+        Created::New(entry) => entry,
+        Created::Attached(_) => panic!("it is new"),
     }
 }
 
