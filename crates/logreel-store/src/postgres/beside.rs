@@ -1,7 +1,7 @@
 //! What people see of a database, and where on this host lies what others keep beside their file.
 
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::connect::Place;
@@ -23,26 +23,7 @@ pub fn shown(url: &str) -> Result<String, Error> {
 pub fn notes_of(url: &str) -> Result<PathBuf, Error> {
     let place = Place::parse(url)?;
     let folder = default_folder();
-    let fail = |error: std::io::Error| Error::Unavailable {
-        what: format!("{} cannot be used: {error}", folder.display()),
-        source: Some(Arc::new(error)),
-    };
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(&folder)
-        .map_err(fail)?;
-    // Under the temporary folder anyone may have made it first.
-    let made = std::fs::symlink_metadata(&folder).map_err(fail)?;
-    let user = rustix::process::getuid().as_raw();
-    if !made.is_dir() || made.uid() != user || made.mode() & 0o022 != 0 {
-        return Err(Error::Invalid {
-            path: folder,
-            why: "it is another user's, or others may write in it; set XDG_RUNTIME_DIR to a folder of \
-                  yours, or remove it"
-                .to_owned(),
-        });
-    }
+    make_private(&folder)?;
     let name = logreel_core::Digest::of(place.identity.as_bytes());
     let name: String = name
         .0
@@ -51,4 +32,30 @@ pub fn notes_of(url: &str) -> Result<PathBuf, Error> {
         .map(|byte| format!("{byte:02x}"))
         .collect();
     Ok(folder.join(format!("database-{name}")))
+}
+
+/// Makes the folder for the user alone, and refuses one that someone else could put something into: whoever takes over
+/// believes what is in there.
+pub(super) fn make_private(folder: &Path) -> Result<(), Error> {
+    let fail = |error: std::io::Error| Error::Unavailable {
+        what: format!("{} cannot be used: {error}", folder.display()),
+        source: Some(Arc::new(error)),
+    };
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
+        .map_err(fail)?;
+    // Under the temporary folder anyone may have made it first.
+    let made = std::fs::symlink_metadata(folder).map_err(fail)?;
+    let user = rustix::process::getuid().as_raw();
+    if !made.is_dir() || made.uid() != user || made.mode() & 0o022 != 0 {
+        return Err(Error::Invalid {
+            path: folder.to_owned(),
+            why: "it is another user's, or others may write in it; set XDG_RUNTIME_DIR to a folder of \
+                  yours, or remove it"
+                .to_owned(),
+        });
+    }
+    Ok(())
 }

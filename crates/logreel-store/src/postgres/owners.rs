@@ -15,6 +15,7 @@ use std::time::Duration;
 use logreel_core::row::Facts;
 use tokio_postgres::Row;
 
+use super::beside::make_private;
 use super::clock::Clock;
 use super::failure::{Halt, damaged};
 use super::schema::CLOCK;
@@ -40,6 +41,8 @@ pub(super) struct Owners {
     clock: Arc<Clock>,
     host: String,
     locks: Locks,
+    /// Whoever opened the store said where they are.
+    is_chosen: bool,
     /// Those that joined through this store.
     joined: Mutex<HashMap<OwnerId, Owner>>,
     /// Folders of this host that others keep their locks and notes in, as far as they can be seen.
@@ -58,16 +61,15 @@ pub(super) struct Home {
 
 impl Owners {
     pub fn new(lease: Duration, clock: Arc<Clock>, locks: Option<PathBuf>) -> Result<Self, Error> {
-        let folder = match locks {
-            Some(folder) => folder,
-            None => default_folder(),
-        };
+        let is_chosen = locks.is_some();
+        let folder = locks.unwrap_or_else(default_folder);
         let (host, locks) = (this_host().0, Locks::new(folder));
         Ok(Self {
             lease,
             clock,
             host,
             locks,
+            is_chosen,
             joined: Mutex::default(),
             seen: Mutex::default(),
             swept: Mutex::default(),
@@ -142,6 +144,9 @@ impl Owners {
     pub fn hold(&self, owner: &Owner) -> Result<Home, Error> {
         if !self.is_here(owner) {
             return Ok(Home::default());
+        }
+        if !self.is_chosen {
+            make_private(self.folder())?;
         }
         self.locks.hold(owner.id)?;
         Ok(Home {
