@@ -272,7 +272,7 @@ async fn how_it_ended(acting: &Acting, entry: &Entry) -> anyhow::Result<Option<E
 
 fn redactor(acting: &Acting) -> anyhow::Result<Redactor> {
     let settings = &acting.settings;
-    Redactor::new(&settings.redact, Vec::<String>::new()).map_err(|error| {
+    Redactor::new(&settings.redact, acting.store.secrets()).map_err(|error| {
         let message = format!("`redact` of the settings: {error}");
         Failure::new(ErrorKind::Invalid, message).into()
     })

@@ -11,6 +11,7 @@
 mod common;
 
 use std::io::{Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -209,6 +210,76 @@ impl Yard {
     fn lines(&self, name: &str) -> usize {
         self.project.read(name).lines().count()
     }
+}
+
+#[test]
+fn a_command_on_postgres_that_prints_its_environment_does_not_tell_the_password() {
+    let yard = Yard::new(
+        r#"
+name = "tells"
+[[step]]
+id = "out"
+run = "env | grep -e ^LOGREEL_STORE= -e ^PGPASSWORD="
+[[step]]
+id = "err"
+needs = ["out"]
+run = "env | grep -e ^LOGREEL_STORE= -e ^PGPASSWORD= >&2; exit 1"
+"#,
+    );
+    let mut command = yard.command();
+    command.env("PGPASSWORD", PASSWORD).args(["run", "w.toml"]);
+    let ran = command.output().unwrap();
+    let told = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(ran.status.code(), Some(1), "{told}");
+    assert!(!told.contains(PASSWORD), "{told}");
+    let log = yard.said(&["log", "@last", "--json"]);
+    assert!(log.contains("postgres://postgres[redacted]"), "{log}");
+    let shown = yard.said(&["show", "@last", "--json"]);
+    assert!(shown.contains("postgres://postgres[redacted]"), "{shown}");
+    // Neither in bodies that no verb shows.
+    let stored = yard.sql("SELECT string_agg(body, ' ') FROM events");
+    assert!(stored.contains("[redacted]") && !stored.contains(PASSWORD));
+}
+
+#[test]
+fn a_worker_on_postgres_prunes_what_the_retention_lets_go() {
+    let yard = Yard::new("name = \"w\"\n[[step]]\nid = \"one\"\nrun = \"echo done\"\n");
+    for _ in 0..3 {
+        assert_eq!(yard.said(&["run", "w.toml", "-q"]), "done");
+    }
+    let last = yard.json(&["show", "@last"])["id"].clone();
+    std::fs::create_dir_all(yard.project.path(".logreel")).unwrap();
+    let keep = "retention = { keep_last = 1 }\n";
+    yard.project.write(".logreel/config.toml", keep);
+    let worker = yard.start(&["worker"], "pruned 2 runs by `retention`");
+    let left = yard.json(&["ls"])["items"].clone();
+    assert_eq!((left.as_array().unwrap().len(), &left[0]["id"]), (1, &last));
+    let stored = yard.sql("SELECT count(DISTINCT run) FROM events");
+    assert_eq!(stored, "1", "the events of the others are gone too");
+    worker.signal(Signal::TERM);
+    assert_eq!(worker.end().code, 143);
+}
+
+#[test]
+fn a_folder_of_locks_that_others_may_write_to_is_refused_on_postgres() {
+    let yard = Yard::new(SPEC);
+    let user = rustix::process::getuid().as_raw();
+    let folder = yard.notes.path().join(format!("logreel-{user}"));
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let run = || {
+        let mut command = yard.command();
+        command.env_remove("XDG_RUNTIME_DIR");
+        command.env("TMPDIR", yard.notes.path());
+        yard.project.write("go", "");
+        command.args(["run", "w.toml"]).output().unwrap()
+    };
+    let refused = run();
+    let told = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(4), "{told}");
+    assert!(told.contains("others may write in it"), "{told}");
+    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700)).unwrap();
+    assert_eq!(run().status.code(), Some(0));
 }
 
 #[test]

@@ -459,6 +459,10 @@ impl RunStore for FaultyStore {
         self.write(self.inner.try_claim(run, owner)).await
     }
 
+    fn secrets(&self) -> Vec<String> {
+        self.inner.secrets()
+    }
+
     fn notes(&self) -> Option<PathBuf> {
         self.inner.notes()
     }

@@ -206,6 +206,12 @@ pub trait RunStore: Send + Sync + 'static {
     /// What waits for someone to drive it, and how long it takes until someone does.
     async fn backlog(&self) -> Result<Backlog, Error>;
 
+    /// What the store was opened with that nobody may see, such as a password. What a driver starts may have it from
+    /// its environment, so it is taken out of what commands and recorded programs print.
+    fn secrets(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// The folder on this host where owners leave notes for whoever takes over from them; a file in
     /// it begins with its owner's id. `None` when nobody else can take over. It exists once an owner
     /// has joined.

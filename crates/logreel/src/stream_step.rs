@@ -124,7 +124,7 @@ async fn drive(
         );
         TaskError::of_kind("stream", message).permanent()
     })?;
-    let secrets = Secrets::of_texts(given.env.values())?;
+    let secrets = Secrets::of_texts(given.env.values())?.hiding(&ctx.0.engine.store.secrets());
     let log = ctx.log();
     let base = log.dir().unwrap_or_else(|| PathBuf::from("."));
     let folder = given
@@ -169,7 +169,7 @@ async fn drive(
     let said = match (understands.failure(), finished.stderr.trim_end()) {
         (Some(why), _) => format!(": {why}"),
         (None, "") => String::new(),
-        (None, stderr) => format!(": {}", secrets.redact_text(stderr.to_owned())),
+        (None, stderr) => format!(": {}", secrets.redact_printed(stderr.to_owned())),
     };
     match (finished.exit, understands.failure()) {
         (Exit::Code(0), None) => Ok(understands.answer().unwrap_or_else(Json::null)),

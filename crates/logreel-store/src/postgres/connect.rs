@@ -52,6 +52,8 @@ pub(super) struct Place {
     pub shown: String,
     /// Which store it is: what is shown, and what else of the URL chooses one, such as a schema.
     pub identity: String,
+    /// The password, as it is and as the URL has it.
+    pub secrets: Vec<String>,
 }
 
 /// What a URL says that the client does not know.
@@ -108,6 +110,7 @@ impl Place {
         }
         let shown = shown(&config);
         Ok(Self {
+            secrets: secrets(&config, &url),
             config,
             own,
             identity: format!("{shown} {chosen}"),
@@ -521,6 +524,34 @@ fn port(config: &Config, index: usize) -> Option<u16> {
     ports.get(index).or_else(|| ports.first()).copied()
 }
 
+/// A password that is shorter is also a word of other texts.
+const PLAIN_BYTES_MIN: usize = 8;
+
+/// The forms in which others may come upon the password: in the URL, and by itself. A short one, or one that is also the
+/// name of the user or the database, which are shown, is by itself only hidden as the value of its variable.
+fn secrets(config: &Config, url: &str) -> Vec<String> {
+    let password = config.get_password().map(String::from_utf8_lossy);
+    let Some(password) = password.filter(|it| !it.is_empty()) else {
+        return Vec::new();
+    };
+    let (base, query) = url.split_once('?').unwrap_or((url, ""));
+    let authority = base.split_once("://").map_or(base, |(_, rest)| rest);
+    let user = authority.split_once('@').map_or("", |(user, _)| user);
+    let written = user.split_once(':').map(|(_, it)| it);
+    let asked = query.split('&').find_map(|it| it.strip_prefix("password="));
+    let mut secrets = Vec::new();
+    secrets.extend(written.map(|it| format!(":{it}@")));
+    secrets.extend(asked.map(|it| format!("password={it}")));
+    let is_name = [config.get_user(), config.get_dbname()].contains(&Some(&*password));
+    if is_name || password.len() < PLAIN_BYTES_MIN {
+        secrets.push(format!("PGPASSWORD={password}"));
+    } else {
+        secrets.extend(written.or(asked).map(str::to_owned));
+        secrets.push(password.into_owned());
+    }
+    secrets
+}
+
 /// The password from the environment, or from the user's file of passwords. The client sends one password to
 /// whichever host it reaches, so the file must have the same for all of them.
 fn password(config: &Config) -> Result<Option<String>, String> {
@@ -618,6 +649,19 @@ mod tests {
                 !format!("{error} {error:?}").contains("hunter2"),
                 "{error:?}"
             );
+        }
+    }
+
+    #[test]
+    fn a_password_is_hidden_in_every_form_and_by_itself_unless_it_is_a_word_that_is_shown() {
+        let of = |url: &str| Place::parse(url).unwrap().secrets;
+        let forms = [":p%40ssword@", "p%40ssword", "p@ssword"].map(str::to_owned);
+        assert_eq!(of("postgres://me:p%40ssword@h/d?sslmode=disable"), forms);
+        let forms = ["password=p%40ssword", "p%40ssword", "p@ssword"].map(str::to_owned);
+        assert_eq!(of("postgres://me@h/d?password=p%40ssword"), forms);
+        for name in ["operators", "short"] {
+            let forms = [format!(":{name}@"), format!("PGPASSWORD={name}")];
+            assert_eq!(of(&format!("postgres://operators:{name}@h/d")), forms);
         }
     }
 

@@ -95,6 +95,8 @@ pub(super) struct Shared {
     pub tips: Mutex<Tips>,
     pub batches: Batches,
     pub places: Places,
+    /// [`RunStore::secrets`](crate::RunStore::secrets).
+    pub secrets: Vec<String>,
     /// [`Options::guard`] in microseconds.
     pub guard: i64,
     pub pulse: Pulse,
@@ -214,7 +216,7 @@ struct Reached {
 
 fn reach(url: &str, options: Options) -> Result<Reached, Error> {
     let place = Place::parse(url)?;
-    let shown = place.shown.clone();
+    let (shown, secrets) = (place.shown.clone(), place.secrets.clone());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("logreel-postgres")
@@ -245,6 +247,7 @@ fn reach(url: &str, options: Options) -> Result<Reached, Error> {
         tips: Mutex::default(),
         batches,
         places: Places::default(),
+        secrets,
         guard: i64::try_from(options.guard.as_micros()).unwrap_or(i64::MAX / 2),
         pulse,
         bell,

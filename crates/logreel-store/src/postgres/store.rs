@@ -298,6 +298,10 @@ impl RunStore for PostgresStore {
         writing!(self, run = *run, |tx| lease::try_claim(&tx, *run, owner))
     }
 
+    fn secrets(&self) -> Vec<String> {
+        self.shared().secrets.clone()
+    }
+
     fn notes(&self) -> Option<PathBuf> {
         Some(self.shared().owners.folder().to_owned())
     }

@@ -195,7 +195,7 @@ fn redacted(mut ended: Ended, secrets: &Secrets) -> Ended {
     }
     ended.stdout = secrets.redact_bytes(ended.stdout);
     let was_cut = ended.stderr.len() + 4 > TAIL_BYTES;
-    ended.stderr = secrets.redact_text(ended.stderr);
+    ended.stderr = secrets.redact_printed(ended.stderr);
     if was_cut {
         let mut from = secrets.longest().min(ended.stderr.len());
         while !ended.stderr.is_char_boundary(from) {

@@ -26,6 +26,9 @@ struct Variables {
     names: BTreeMap<String, String>,
     /// What must not be seen, the longest first: one may be part of another.
     needles: Vec<String>,
+    /// The same with what commands inherit from their driver and may print. It is no driver's business elsewhere:
+    /// another one, with another password, must find the same names and prompts.
+    printed: Vec<String>,
 }
 
 impl std::fmt::Debug for Variables {
@@ -67,20 +70,33 @@ impl Secrets {
         Self(Arc::new(Variables {
             values: names.clone(),
             names,
-            needles: Vec::new(),
+            ..Variables::default()
         }))
     }
 
     fn from_values(values: BTreeMap<String, String>) -> Self {
         let shown = |name: &String| (name.clone(), format!("${{{name}}}"));
         let names = values.keys().map(shown).collect();
-        let mut needles: Vec<String> = values.values().flat_map(|value| needles(value)).collect();
-        needles.sort_by_key(|needle| std::cmp::Reverse(needle.len()));
-        needles.dedup();
+        let needles = sorted(values.values().flat_map(|value| needles(value)));
         Self(Arc::new(Variables {
             values,
             names,
+            printed: needles.clone(),
             needles,
+        }))
+    }
+
+    /// With what commands inherit besides, and must not be seen of what they print.
+    pub(crate) fn hiding(self, inherited: &[String]) -> Self {
+        if inherited.is_empty() {
+            return self;
+        }
+        let inherited = inherited.iter().flat_map(|value| needles(value));
+        Self(Arc::new(Variables {
+            values: self.0.values.clone(),
+            names: self.0.names.clone(),
+            needles: self.0.needles.clone(),
+            printed: sorted(inherited.chain(self.0.needles.iter().cloned())),
         }))
     }
 
@@ -97,24 +113,23 @@ impl Secrets {
     /// The length of the longest that must not be seen: whoever cuts a text may leave less than that
     /// of it at the edge.
     pub(crate) fn longest(&self) -> usize {
-        self.0.needles.first().map_or(0, String::len)
+        self.0.printed.first().map_or(0, String::len)
     }
 
     /// The text without any of the values.
     pub(crate) fn redact_text(&self, text: String) -> String {
-        let mut text = text;
-        for needle in &self.0.needles {
-            if text.contains(needle.as_str()) {
-                text = text.replace(needle.as_str(), REDACTED);
-            }
-        }
-        text
+        without(text, &self.0.needles)
     }
 
-    /// The bytes without any of the values.
+    /// What a command printed without any of the values, and without what it inherited.
+    pub(crate) fn redact_printed(&self, text: String) -> String {
+        without(text, &self.0.printed)
+    }
+
+    /// The same as it was printed.
     pub(crate) fn redact_bytes(&self, bytes: Vec<u8>) -> Vec<u8> {
         let mut bytes = bytes;
-        for needle in &self.0.needles {
+        for needle in &self.0.printed {
             bytes = replace(bytes, needle.as_bytes());
         }
         bytes
@@ -140,6 +155,23 @@ impl Secrets {
             Value::Null | Value::Bool(_) | Value::Number(_) => value,
         }
     }
+}
+
+fn without(mut text: String, needles: &[String]) -> String {
+    for needle in needles {
+        if text.contains(needle.as_str()) {
+            text = text.replace(needle.as_str(), REDACTED);
+        }
+    }
+    text
+}
+
+/// The longest first, each once.
+fn sorted(needles: impl Iterator<Item = String>) -> Vec<String> {
+    let mut needles: Vec<String> = needles.collect();
+    needles.sort_by(|one, other| (other.len(), other).cmp(&(one.len(), one)));
+    needles.dedup();
+    needles
 }
 
 /// The forms in which a value may be printed: as it is, escaped in JSON, and line by line.
@@ -190,6 +222,19 @@ mod tests {
                 .map(|(n, value)| (format!("V{n}"), (*value).to_owned()))
                 .collect(),
         )
+    }
+
+    #[test]
+    fn what_commands_inherit_is_taken_out_of_what_they_print_and_of_nothing_else() {
+        let secrets = secrets(&["s3cret"]).hiding(&["prod".to_owned()]);
+        let text = || "s3cret prod".to_owned();
+        assert_eq!(secrets.redact_printed(text()), "[redacted] [redacted]");
+        let bytes = secrets.redact_bytes(text().into_bytes());
+        assert_eq!(bytes, b"[redacted] [redacted]");
+        // Names, prompts and inputs are the same whoever drives the run.
+        assert_eq!(secrets.redact_text(text()), "[redacted] prod");
+        let value = json!({"prod": "prod"});
+        assert_eq!(secrets.redact(value.clone()), value);
     }
 
     #[test]

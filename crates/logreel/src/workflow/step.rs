@@ -280,7 +280,7 @@ impl Running<'_> {
                 run,
                 step: step.clone(),
                 stream,
-                text: secrets.redact_text(text.to_owned()).into(),
+                text: secrets.redact_printed(text.to_owned()).into(),
             });
         }
     }
