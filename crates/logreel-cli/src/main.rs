@@ -181,8 +181,10 @@ async fn act(cli: Cli) -> anyhow::Result<u8> {
 /// What the library warns of goes to stderr; `LOGREEL_LOG` asks for more.
 fn start_tracing(only_errors: bool) {
     let level = if only_errors { "error" } else { "warn" };
-    let filter = tracing_subscriber::EnvFilter::try_from_env("LOGREEL_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
+    let filter = tracing_subscriber::EnvFilter::try_from_env("LOGREEL_LOG").unwrap_or_else(|_| {
+        // A connection that was lost while nobody used it is nobody's business.
+        tracing_subscriber::EnvFilter::new(format!("{level},deadpool.postgres=error"))
+    });
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(|| terminal::Writer)

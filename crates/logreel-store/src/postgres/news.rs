@@ -24,11 +24,13 @@ use logreel_core::Seq;
 use super::failure::Halt;
 use super::rows;
 use super::schema::CLOCK;
-use super::writer::Tx;
+use super::writer::{LONGEST, Tx};
 use crate::{Cursor, Error, News, Since, Told};
 
 /// From when on what was not seen will never be: more than twice what a transaction may take before it commits.
 pub(super) const GUARD: Duration = Duration::from_secs(60);
+// Its work and its commit may each take the longest.
+const _: () = assert!(4 * LONGEST.as_millis() < GUARD.as_millis());
 /// How far one goes back who has looked back by the guard lately: nearly all that comes late comes within.
 const NEAR: i64 = 1_000_000;
 /// How long that is good for.

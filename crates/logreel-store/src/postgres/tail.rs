@@ -91,6 +91,8 @@ struct Ear {
 
 async fn poll(shared: Weak<Shared>, wanted: Arc<Notify>) {
     let mut ear: Option<Ear> = None;
+    // An outage is told of once, however long it is.
+    let mut told = false;
     loop {
         let Some(shared) = shared.upgrade() else {
             return;
@@ -108,6 +110,7 @@ async fn poll(shared: Weak<Shared>, wanted: Arc<Notify>) {
             .await;
         match heard {
             Ok(mut heard) => {
+                told = false;
                 if is_new {
                     // Whoever began to listen while we slept may have missed a ring.
                     shared.bells.ring_all();
@@ -124,7 +127,9 @@ async fn poll(shared: Weak<Shared>, wanted: Arc<Notify>) {
                 }
             }
             Err(error) => {
-                tracing::warn!("other processes are not heard for now: {error}");
+                if !std::mem::replace(&mut told, true) {
+                    tracing::warn!("other processes are not heard for now: {error}");
+                }
                 drop(shared);
                 pause(AFTER_FAILURE).await;
             }

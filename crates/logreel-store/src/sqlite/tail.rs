@@ -73,6 +73,8 @@ impl Drop for Tail {
 
 fn poll(shared: &Shared, stopped: &AtomicBool) {
     let mut ear: Option<Ear> = None;
+    // An outage is told of once, however long it is.
+    let mut told = false;
     while !stopped.load(Ordering::Acquire) {
         if !shared.bells.has_listeners() {
             ear = None;
@@ -88,9 +90,14 @@ fn poll(shared: &Shared, stopped: &AtomicBool) {
             }),
         };
         match heard {
-            Ok(()) => thread::park_timeout(EVERY),
+            Ok(()) => {
+                told = false;
+                thread::park_timeout(EVERY);
+            }
             Err(error) => {
-                tracing::warn!("other processes are not heard for now: {error}");
+                if !std::mem::replace(&mut told, true) {
+                    tracing::warn!("other processes are not heard for now: {error}");
+                }
                 ear = None;
                 thread::park_timeout(AFTER_FAILURE);
             }
