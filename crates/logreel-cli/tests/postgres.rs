@@ -291,6 +291,17 @@ fn a_worker_that_is_killed_on_postgres_is_followed_by_another_and_every_verb_fin
     assert!(none.err.contains("there is no store at postgres://"));
 
     let worker = yard.start(&["worker"], "driving up to 8 runs of postgres://");
+    let mut listed = Value::Null;
+    common::kill::until("the worker is listed", || {
+        listed = yard.json(&["workers"])["items"][0].take();
+        listed["kind"] == "worker"
+    });
+    let heard = listed["last_heartbeat_at"].as_str().expect("it was heard");
+    let heard: logreel::Timestamp = heard.parse().expect("a time");
+    let ago = SystemEnv.now().as_micros() - heard.as_micros();
+    assert!((0..60_000_000).contains(&ago), "it beats: {listed}");
+    assert_eq!(listed["version"], env!("CARGO_PKG_VERSION"));
+    assert!(listed["host"].as_str().is_some_and(|host| !host.is_empty()));
     let queued = yard.run(&["run", "w.toml", "--detach", "--label", "ci=yes"]);
     assert_eq!(queued.code, 0, "{}", queued.err);
     assert!(queued.err.contains("left to the worker"), "{}", queued.err);
@@ -303,6 +314,9 @@ fn a_worker_that_is_killed_on_postgres_is_followed_by_another_and_every_verb_fin
     worker.kill();
     let shown = yard.json(&["show", run]);
     assert_eq!(shown["orphaned"], true, "known at once on its host");
+    let stats = yard.json(&["stats"]);
+    assert_eq!(stats["oldest_orphan"], run);
+    assert!(stats["oldest_orphan_ms"].is_u64());
     yard.project.write("go", "");
     let next = yard.start(&["worker", "--concurrency", "2"], "taken again");
     assert_eq!(yard.said(&["wait", run]), "done");
