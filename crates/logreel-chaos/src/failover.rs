@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use rustix::process::geteuid;
 
 use crate::Common;
 use crate::clock::{self, millis, now, pause, wall_micros};
@@ -65,10 +64,6 @@ enum GoesOn {
 }
 
 pub fn run(common: &Common, args: &Args) -> Result<bool> {
-    anyhow::ensure!(
-        geteuid().is_root(),
-        "its other hosts are process namespaces, which only root makes: run it as root"
-    );
     let yard = Yard::new(common, args.lease)?;
     yard.write("talk.toml", AGENT)?;
     yard.write("answers.jsonl", ANSWERS)?;
@@ -145,6 +140,10 @@ impl<'y> Fleet<'y> {
             Host::apart(yard, "c")?,
             Host::here(yard, "d")?,
         ];
+        anyhow::ensure!(
+            hosts.iter().take(3).all(Host::is_apart),
+            "it measures other hosts, which are process namespaces: run it as root, with CAP_SYS_ADMIN"
+        );
         let proxy = Proxy::start(database.socket())?;
         let store = url(&[&proxy]);
         let mut workers = Vec::new();

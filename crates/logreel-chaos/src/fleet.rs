@@ -7,13 +7,18 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitOptions, geteuid, kill_process, wait};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 
 use crate::clock::{self, millis, now};
 use crate::yard::Yard;
 
 /// Where Debian has the library that shows a process another date.
-const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
+fn faketime() -> PathBuf {
+    let triple = format!("{}-linux-gnu", std::env::consts::ARCH);
+    Path::new("/usr/lib")
+        .join(triple)
+        .join("faketime/libfaketimeMT.so.1")
+}
 
 pub struct Host {
     runtime: PathBuf,
@@ -35,10 +40,6 @@ impl Host {
     /// Another one; this one when we may not make namespaces.
     pub fn apart(yard: &Yard, name: &str) -> Result<Self> {
         let mut host = Self::here(yard, name)?;
-        if !geteuid().is_root() {
-            println!("host {name} is this one: only root makes namespaces");
-            return Ok(host);
-        }
         let mut unshare = Command::new("unshare");
         unshare.args(["--pid", "--fork", "--mount-proc", "--kill-child", "--"]);
         unshare.arg(std::env::current_exe()?).arg("host");
@@ -47,8 +48,14 @@ impl Host {
             .stderr(Stdio::null())
             .spawn()
             .context("unshare")?;
-        let first = child_of(&mut child)?.context("a host ended at once")?;
-        host.first = Some((child, first));
+        match child_of(&mut child)? {
+            Some(first) if is_entered(first)? => host.first = Some((child, first)),
+            _ => {
+                println!(
+                    "host {name} is this one: no namespaces may be made here (root may, with CAP_SYS_ADMIN)"
+                );
+            }
+        }
         Ok(host)
     }
 
@@ -90,6 +97,14 @@ impl Drop for Host {
             }
         }
     }
+}
+
+/// Whether a process can begin on the host: `unshare` may fail after its child was seen.
+fn is_entered(first: Pid) -> Result<bool> {
+    let mut enter = Command::new("nsenter");
+    let first = first.as_raw_pid().to_string();
+    enter.args(["--target", &first, "--pid", "--mount", "--", "true"]);
+    Ok(enter.stderr(Stdio::null()).status()?.success())
 }
 
 /// What the first process of a host does: it collects those whose parents are gone.
@@ -183,9 +198,13 @@ impl Worker {
         }
     }
 
+    pub fn is_server(&self) -> bool {
+        self.verb.first().is_some_and(|verb| verb == "serve")
+    }
+
     /// From now on it thinks that it is so much later; false when nothing here can do that.
     pub fn skew(&mut self, seconds: i64) -> bool {
-        let can = std::path::Path::new(FAKETIME).exists();
+        let can = faketime().exists();
         if can {
             self.skew_seconds = seconds;
         }
@@ -218,7 +237,7 @@ impl Worker {
         let mut command = host.command(yard);
         yard.prepare(&mut command, &self.store, &host.runtime, &self.life());
         if self.skew_seconds != 0 {
-            command.env("LD_PRELOAD", FAKETIME);
+            command.env("LD_PRELOAD", faketime());
             command.env("FAKETIME", format!("{:+}", self.skew_seconds));
             // Only the date is wrong: a second lasts as long as everywhere.
             command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");

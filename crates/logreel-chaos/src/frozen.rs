@@ -101,10 +101,12 @@ fn freeze(yard: &Yard, report: &mut Report) -> Result<()> {
     )?;
     let waited = waited.iter().flatten().next().context("a time")?.parse()?;
     let waited = Duration::from_micros(waited);
+    // The host of a worker that stands still ends its command before the next attempt.
+    let is_apart = hosts.iter().all(Host::is_apart);
     report.check(
         "from the takeover to the end of its second attempt",
         format!("{waited:.3?}"),
-        waited >= yard.lease,
+        waited >= yard.lease || !is_apart,
     );
     let log =
         || database.ask("SELECT seq, epoch, kind, encode(digest, 'hex') FROM events ORDER BY seq");
@@ -116,10 +118,11 @@ fn freeze(yard: &Yard, report: &mut Report) -> Result<()> {
             .count())
     };
     let before = log()?;
+    let left = sleeping()?;
     report.check(
-        "its command while it is frozen",
-        sleeping()?,
-        sleeping()? == 1,
+        "its command while it is frozen, on a host apart",
+        format!("{left}, {is_apart}"),
+        left == usize::from(is_apart),
     );
     clock::pause((frozen_at + BACKOFF + BACKOFF / 4).saturating_sub(clock::now()));
     first.thaw()?;

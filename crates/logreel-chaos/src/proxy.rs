@@ -27,6 +27,25 @@ pub enum Trap {
     Commit,
 }
 
+impl Trap {
+    pub const ALL: [Self; 4] = [
+        Self::HalfSent,
+        Self::HalfAnswered,
+        Self::Append,
+        Self::Commit,
+    ];
+
+    /// What is cut by it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::HalfSent => "in a request",
+            Self::HalfAnswered => "in an answer",
+            Self::Append => "after an append",
+            Self::Commit => "after a COMMIT",
+        }
+    }
+}
+
 /// Which answer a connection waits for before it is cut.
 const NONE: u8 = 0;
 const ANY: u8 = 1;
@@ -49,7 +68,7 @@ struct State {
     closed_until: Duration,
     held_until: Duration,
     trap: Option<Trap>,
-    sprung: usize,
+    sprung: Vec<Trap>,
 }
 
 struct Line {
@@ -81,7 +100,7 @@ impl Shared {
         let mut state = self.state();
         let trap = state.trap.filter(|trap| fits(*trap))?;
         state.trap = None;
-        state.sprung += 1;
+        state.sprung.push(trap);
         Some(trap)
     }
 
@@ -132,9 +151,10 @@ impl Proxy {
         self.shared.state().trap = Some(trap);
     }
 
-    /// How many traps sprang.
-    pub fn sprung(&self) -> usize {
-        self.shared.state().sprung
+    /// How many traps of a sort sprang.
+    pub fn sprung(&self, trap: Trap) -> usize {
+        let state = self.shared.state();
+        state.sprung.iter().filter(|it| **it == trap).count()
     }
 
     /// All is well again.

@@ -41,10 +41,10 @@ pub struct Args {
     #[arg(long, default_value_t = 8)]
     concurrency: usize,
     /// Workers that are killed.
-    #[arg(long, default_value_t = 24)]
+    #[arg(long, default_value_t = 30)]
     kills: usize,
     /// Workers that are frozen for a while.
-    #[arg(long, default_value_t = 16)]
+    #[arg(long, default_value_t = 22)]
     freezes: usize,
     /// Crashes of the database.
     #[arg(long, default_value_t = 9)]
@@ -82,6 +82,8 @@ enum Sequel {
 struct Done {
     kills: usize,
     freezes: usize,
+    /// Of both, those that met the server.
+    of_server: usize,
     crashes: usize,
     cuts: usize,
     closes: usize,
@@ -139,9 +141,10 @@ struct Settings {
 }
 
 impl Settings {
-    /// How many workers must be killed or frozen: one that is down already cannot be.
+    /// How many workers must be killed or frozen: every fourth time it is the server, and one that is down already
+    /// cannot be.
     fn least_disturbed(&self) -> usize {
-        (self.kills + self.freezes) * 3 / 4
+        (self.kills + self.freezes) * 3 / 5
     }
 
     /// Crashes that must come: a recovery may take until after the last.
@@ -284,15 +287,12 @@ impl<'y> Storm<'y> {
             (Deed::Freeze, settings.freezes),
             (Deed::Crash, settings.crashes),
             (Deed::Cut, settings.cuts),
-            (Deed::Spring(Trap::HalfSent), settings.cuts),
-            (Deed::Spring(Trap::HalfAnswered), settings.cuts),
-            (Deed::Spring(Trap::Append), settings.cuts),
-            (Deed::Spring(Trap::Commit), settings.cuts),
             (Deed::Close, settings.rare),
             (Deed::Hold, settings.rare),
         ];
+        let traps = Trap::ALL.map(|trap| (Deed::Spring(trap), settings.cuts));
         let mut plan = Vec::new();
-        for (deed, times) in deeds {
+        for (deed, times) in deeds.into_iter().chain(traps) {
             // One in each share of the time: at random, and never all at the end.
             for n in 0..times {
                 let share = faults.div_f64(f64::from(u32::try_from(times).unwrap_or(1)));
@@ -389,20 +389,21 @@ impl<'y> Storm<'y> {
         let (at, lease) = (now(), self.yard.lease);
         match deed {
             Deed::Kill => {
-                let victims = self.those(Worker::is_alive);
-                let Some(index) = self.one_of(&victims) else {
+                let Some(index) = self.victim(done, Worker::is_alive) else {
                     return Ok(None);
                 };
                 let worker = self.workers.get_mut(index).context("no such worker")?;
                 worker.kill()?;
                 done.kills += 1;
+                done.of_server += usize::from(worker.is_server());
                 let back = self.dice.between(Duration::ZERO, millis(1500));
                 Ok(Some((at + back, Sequel::Start(index))))
             }
             Deed::Freeze => {
                 // One of them goes on.
-                let victims = self.those(|it| it.is_alive() && !it.is_frozen());
-                let Some(index) = self.one_of(&victims).filter(|_| victims.len() > 1) else {
+                let goes_on = |it: &Worker| it.is_alive() && !it.is_frozen();
+                let several = self.workers.iter().filter(|it| goes_on(it)).count() > 1;
+                let Some(index) = self.victim(done, goes_on).filter(|_| several) else {
                     return Ok(None);
                 };
                 let (least, most) = match self.dice.below(4) {
@@ -417,6 +418,7 @@ impl<'y> Storm<'y> {
                 let worker = self.workers.get_mut(index).context("no such worker")?;
                 worker.freeze()?;
                 done.freezes += 1;
+                done.of_server += usize::from(worker.is_server());
                 let long = self.dice.between(least, most);
                 Ok(Some((at + long, Sequel::Thaw(index))))
             }
@@ -446,12 +448,12 @@ impl<'y> Storm<'y> {
         }
     }
 
-    fn those(&self, fits: impl Fn(&Worker) -> bool) -> Vec<usize> {
-        let fit = self.workers.iter().enumerate().filter(|(_, it)| fits(it));
-        fit.map(|(index, _)| index).collect()
-    }
-
-    fn one_of(&mut self, indexes: &[usize]) -> Option<usize> {
+    /// One of the workers; every fourth time the server, which drives too.
+    fn victim(&mut self, done: &Done, fits: impl Fn(&Worker) -> bool) -> Option<usize> {
+        let server = (done.kills + done.freezes) % 4 == 3;
+        let fit = self.workers.iter().enumerate();
+        let fit = fit.filter(|(_, it)| it.is_server() == server && fits(it));
+        let indexes: Vec<usize> = fit.map(|(index, _)| index).collect();
         let index = self.dice.below(indexes.len());
         indexes.get(index).copied()
     }
@@ -515,13 +517,16 @@ impl Storm<'_> {
         let mut least = |what: &str, many: usize, least: usize| {
             report.check(what, format!("{many} (at least {least})"), many >= least);
         };
-        let sprung: usize = self.proxies.iter().map(Proxy::sprung).sum();
+        let sprung = Trap::ALL.map(|trap| -> usize {
+            let proxies = self.proxies.iter().chain([&self.outside]);
+            proxies.map(|proxy| proxy.sprung(trap)).sum()
+        });
         least(
             &format!(
-                "workers killed ({}) and frozen ({})",
-                done.kills, done.freezes
+                "workers killed and frozen (beside them the server {} times; {} kills, {} freezes in all)",
+                done.of_server, done.kills, done.freezes
             ),
-            done.kills + done.freezes,
+            done.kills + done.freezes - done.of_server,
             settings.least_disturbed(),
         );
         least(
@@ -530,11 +535,13 @@ impl Storm<'_> {
             settings.least_crashes(),
         );
         least("connections cut", done.cuts, settings.cuts);
-        least(
-            "cut in a message or before an answer",
-            sprung + self.outside.sprung(),
-            settings.cuts,
-        );
+        let whole = sprung.iter().sum();
+        least("cut in a message or before an answer", whole, settings.cuts);
+        for (trap, many) in Trap::ALL.iter().zip(sprung) {
+            // There are not many COMMITs in a short one.
+            let floor = usize::from(settings.is_long);
+            least(&format!("  of them {}", trap.name()), many, floor);
+        }
         least(
             "workers cut off longer than a lease",
             done.closes,
