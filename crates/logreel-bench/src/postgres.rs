@@ -70,7 +70,7 @@ impl Bare {
 
 /// One run: a step, an INSERT, a step, …
 async fn one(place: &Place, server: &Server, engine: &Engine) -> Result<Vec<Row>> {
-    let steps = place.size(3000, 20);
+    let steps = place.size(8000, 20);
     let warm_ups = place.size(500, 10);
     let rounds = place.rounds();
     let bare = Arc::new(Bare::new(server).await?);

@@ -14,6 +14,9 @@ use tokio_postgres::{Client, NoTls};
 
 use crate::place::Place;
 
+/// More than one run's steps fill.
+const SEGMENTS: usize = 8;
+
 /// A schema of its own on a server; both are gone with it.
 pub struct Server {
     pub url: String,
@@ -27,7 +30,10 @@ impl Server {
         let (server, own) = match std::env::var("LOGREEL_TEST_POSTGRES") {
             Ok(url) => (url, None),
             Err(_) => match Own::start(place)? {
-                Some(own) => (own.url(), Some(own)),
+                Some(own) => {
+                    own.age().await?;
+                    (own.url(), Some(own))
+                }
                 None => {
                     eprintln!("PostgreSQL is not measured: it is not installed here");
                     return Ok(None);
@@ -49,14 +55,7 @@ impl Server {
 
     /// A connection without anything of ours.
     pub async fn connect(&self) -> Result<Client> {
-        let (client, connection) = tokio_postgres::connect(&self.url, NoTls)
-            .await
-            .context("PostgreSQL is not there")?;
-        tokio::spawn(async move {
-            // Lost with the server in the end; before that whoever asks is told.
-            drop(connection.await);
-        });
-        Ok(client)
+        connect(&self.url).await
     }
 
     pub async fn store(&self) -> Result<Arc<PostgresStore>> {
@@ -77,6 +76,17 @@ impl Server {
         }
         Ok(())
     }
+}
+
+async fn connect(url: &str) -> Result<Client> {
+    let (client, connection) = tokio_postgres::connect(url, NoTls)
+        .await
+        .context("PostgreSQL is not there")?;
+    tokio::spawn(async move {
+        // Lost with the server in the end; before that whoever asks is told.
+        drop(connection.await);
+    });
+    Ok(client)
 }
 
 /// A server of our own; stopped when it is dropped.
@@ -120,6 +130,18 @@ impl Own {
         command.arg(own.folder.join("log"));
         done(command.args(["-w", "-o", &options, "start"]))?;
         Ok(Some(own))
+    }
+
+    /// A server that has run for a while has segments of its WAL to use again. To make one takes as long as hundreds
+    /// of INSERTs, and whether ours or a bare one meets that is chance.
+    async fn age(&self) -> Result<()> {
+        let client = connect(&self.url()).await?;
+        for _ in 0..SEGMENTS {
+            let sql = "SELECT pg_logical_emit_message(false, 'bench', ''), pg_switch_wal()";
+            client.batch_execute(sql).await?;
+        }
+        client.batch_execute("CHECKPOINT").await?;
+        Ok(())
     }
 
     fn url(&self) -> String {
