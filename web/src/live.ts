@@ -119,19 +119,22 @@ abstract class Follower {
   protected async get(path: string, accept: string, more: { [name: string]: string } = {}): Promise<Response> {
     this.connection = new AbortController();
     this.heard = this.world.now();
-    const response = await this.world.fetch(path, { Accept: accept, ...more }, this.connection.signal);
+    const { signal } = this.connection;
+    const response = await this.watched(() => this.world.fetch(path, { Accept: accept, ...more }, signal));
     if (!response.ok) throw new Refused(response.status);
     return response;
   }
 
   /** Gives every event of the stream until it ends, or `take` has had enough. */
-  protected async stream(response: Response, take: (sent: Sent) => boolean): Promise<void> {
+  protected stream(response: Response, take: (sent: Sent) => boolean): Promise<void> {
+    return this.watched(() => this.read(response, take));
+  }
+
+  private async read(response: Response, take: (sent: Sent) => boolean): Promise<void> {
     const reader = response.body?.getReader();
     if (reader === undefined) return;
     const parser = new SseParser();
     const decoder = new TextDecoder();
-    const watch = new AbortController();
-    const watching = this.watch(watch.signal);
     try {
       for (;;) {
         const { done, value } = await reader.read();
@@ -141,11 +144,21 @@ abstract class Follower {
         for (const sent of parser.push(decoder.decode(value, { stream: true }))) if (!take(sent)) return;
       }
     } finally {
-      watch.abort();
-      await watching;
       // The connection is not needed any more; that it is cancelled is no error.
       reader.cancel().catch(() => undefined);
       this.connection?.abort();
+    }
+  }
+
+  /** Gives the connection up once it is silent for too long, be it before its answer or in a stream. */
+  private async watched<T>(work: () => Promise<T>): Promise<T> {
+    const watch = new AbortController();
+    const watching = this.watch(watch.signal);
+    try {
+      return await work();
+    } finally {
+      watch.abort();
+      await watching;
     }
   }
 

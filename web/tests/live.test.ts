@@ -28,7 +28,7 @@ class FakeServer {
   hiddenFor = 0;
   constructor(
     readonly end: number,
-    private readonly script: (stream: number, server: FakeServer, since: number) => string | Response | "hang",
+    private readonly script: (stream: number, server: FakeServer, since: number) => string | Response | "hang" | "silent",
   ) {}
   private streams = 0;
 
@@ -50,6 +50,8 @@ class FakeServer {
         this.calls.push(`stream ${since}`);
         this.streams += 1;
         const answer = this.script(this.streams, this, since);
+        if (answer === "silent")
+          return new Promise((_, reject) => signal.addEventListener("abort", () => reject(new Error("aborted"))));
         if (answer instanceof Response) return Promise.resolve(answer);
         if (answer === "hang") {
           const body = new ReadableStream<Uint8Array>({
@@ -229,17 +231,18 @@ test("a reconnect at the end is 204, and the end was read from a page", async ()
   assert.equal(links[links.length - 1], "ended");
 });
 
-test("a stream that is silent for too long is dead", async () => {
-  const server = new FakeServer(5, (stream, s) => {
-    if (stream === 1) return "hang";
-    s.grow(5);
-    return s.log.slice(2).map(sse).join("");
+for (const silence of ["hang", "silent"] as const)
+  test(`a connection that is silent for too long is dead: ${silence === "hang" ? "in its stream" : "before its answer"}`, async () => {
+    const server = new FakeServer(5, (stream, s) => {
+      if (stream === 1) return silence;
+      s.grow(5);
+      return s.log.slice(2).map(sse).join("");
+    });
+    server.grow(2);
+    const { seqs } = await follow(server);
+    assert.deepEqual(seqs, upTo(5));
+    assert.ok(server.clock > SILENT_MAX_MS);
   });
-  server.grow(2);
-  const { seqs } = await follow(server);
-  assert.deepEqual(seqs, upTo(5));
-  assert.ok(server.clock > SILENT_MAX_MS);
-});
 
 test("a run that is gone is said so, a missing token is waited for", async () => {
   const gone = new FakeServer(9, () => new Response(null, { status: 404 }));
