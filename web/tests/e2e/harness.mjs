@@ -3,7 +3,7 @@
 import { spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { createServer } from "node:net";
+import { connect, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { chromium } from "playwright-core";
@@ -21,6 +21,15 @@ export async function launch() {
   });
 }
 
+/** Asks again and again until it is so. */
+export async function until(what, holds) {
+  const end = Date.now() + PATIENCE_MS;
+  while (!(await holds())) {
+    if (Date.now() > end) throw new Error(`waited in vain until ${what}`);
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+}
+
 const freePort = () =>
   new Promise((resolve) => {
     const server = createServer().listen(0, "127.0.0.1", () => {
@@ -30,9 +39,11 @@ const freePort = () =>
   });
 
 const places = [];
+const networks = [];
 
 /** Whatever a failed test left behind. */
 export async function stopAll() {
+  for (const network of networks) network.close();
   for (const place of places) await place.stop();
 }
 
@@ -76,14 +87,10 @@ export class Place {
     let said = "";
     this.process.stderr.on("data", (data) => (said += data));
     this.url = `http://127.0.0.1:${this.port}/`;
-    const until = Date.now() + PATIENCE_MS;
-    for (;;) {
+    await until("the server answers", async () => {
       if (this.process.exitCode !== null) throw new Error(`serve ended: ${said}`);
-      const answer = await fetch(`${this.url}health`).catch(() => null);
-      if (answer !== null) return;
-      if (Date.now() > until) throw new Error(`serve does not answer: ${said}`);
-      await new Promise((resolve) => setTimeout(resolve, 50));
-    }
+      return (await fetch(`${this.url}health`).catch(() => null)) !== null;
+    });
   }
 
   /** As a crash does it. */
@@ -112,6 +119,52 @@ export class Place {
     });
     if (status !== 201) throw new Error(`start: ${status} ${JSON.stringify(body)}`);
     return body.id;
+  }
+}
+
+/** What lies between a browser and a server, and can lose streams without a word: both ends go on waiting. */
+export class Network {
+  /** What was asked for in a stream, and how to lose it. */
+  #streams = new Map();
+
+  constructor(place) {
+    networks.push(this);
+    this.place = place;
+    this.server = createServer((near) => {
+      const far = connect(place.port, "127.0.0.1");
+      near.on("data", (bytes) => {
+        const [, path] = /^GET (\S+) [^]*\r\naccept: text\/event-stream\r\n/i.exec(bytes.toString("latin1")) ?? [];
+        if (path !== undefined) this.#streams.set(near, { path, lose: () => far.unpipe(near).resume() });
+      });
+      near.on("close", () => {
+        this.#streams.delete(near);
+        far.destroy();
+      });
+      for (const [one, other] of [[near, far], [far, near]]) {
+        one.pipe(other);
+        one.on("error", () => other.destroy());
+      }
+    });
+  }
+
+  /** Under a name by which the server lets itself be called. */
+  async open() {
+    this.server.listen(this.place.port, "127.0.0.2");
+    await once(this.server, "listening");
+    this.url = `http://127.0.0.2:${this.place.port}/`;
+  }
+
+  /** The paths of the streams that are open. */
+  streams() {
+    return [...this.#streams.values()].map((stream) => stream.path);
+  }
+
+  loseStreams() {
+    for (const stream of this.#streams.values()) stream.lose();
+  }
+
+  close() {
+    this.server.close();
   }
 }
 
