@@ -121,36 +121,59 @@ abstract class Follower {
     this.heard = this.world.now();
     const { signal } = this.connection;
     const response = await this.watched(() => this.world.fetch(path, { Accept: accept, ...more }, signal));
+    this.heard = this.world.now();
     if (!response.ok) throw new Refused(response.status);
     return response;
   }
 
+  /** A whole answer. One that takes long is not silent, so its pieces are what is watched. */
+  protected async json<T>(path: string): Promise<T> {
+    const response = await this.get(path, "application/json");
+    const pieces: string[] = [];
+    const decoder = new TextDecoder();
+    await this.pieces(response, (bytes) => {
+      pieces.push(decoder.decode(bytes, { stream: true }));
+      return true;
+    });
+    return JSON.parse(pieces.join("")) as T;
+  }
+
   /** Gives every event of the stream until it ends, or `take` has had enough. */
-  protected stream(response: Response, take: (sent: Sent) => boolean): Promise<void> {
+  protected async stream(response: Response, take: (sent: Sent) => boolean): Promise<void> {
+    const parser = new SseParser();
+    const decoder = new TextDecoder();
+    try {
+      await this.pieces(response, (bytes) => {
+        this.tries = 0;
+        return parser.push(decoder.decode(bytes, { stream: true })).every(take);
+      });
+    } finally {
+      this.connection?.abort();
+    }
+  }
+
+  /** Gives the body as it comes, until it ends or `take` has had enough. */
+  private pieces(response: Response, take: (bytes: Uint8Array) => boolean): Promise<void> {
     return this.watched(() => this.read(response, take));
   }
 
-  private async read(response: Response, take: (sent: Sent) => boolean): Promise<void> {
+  private async read(response: Response, take: (bytes: Uint8Array) => boolean): Promise<void> {
     const reader = response.body?.getReader();
     if (reader === undefined) return;
-    const parser = new SseParser();
-    const decoder = new TextDecoder();
     try {
       for (;;) {
         const { done, value } = await reader.read();
         if (done) return;
         this.heard = this.world.now();
-        this.tries = 0;
-        for (const sent of parser.push(decoder.decode(value, { stream: true }))) if (!take(sent)) return;
+        if (!take(value)) return;
       }
     } finally {
-      // The connection is not needed any more; that it is cancelled is no error.
+      // It is not needed any more; that it is cancelled is no error.
       reader.cancel().catch(() => undefined);
-      this.connection?.abort();
     }
   }
 
-  /** Gives the connection up once it is silent for too long, be it before its answer or in a stream. */
+  /** Gives the connection up once it is silent for too long. */
   private async watched<T>(work: () => Promise<T>): Promise<T> {
     const watch = new AbortController();
     const watching = this.watch(watch.signal);
@@ -272,8 +295,7 @@ export class RunFollower<E extends SeqEvent> extends Follower {
    * event we have is not the one that we read. */
   private async knowAgain(): Promise<void> {
     if (this.last === 0 || this.digest === null) return;
-    const response = await this.get(`${this.path}?from=${this.last}&limit=1`, "application/json");
-    const page = (await response.json()) as { items: E[] };
+    const page = await this.json<{ items: E[] }>(`${this.path}?from=${this.last}&limit=1`);
     if (page.items[0]?.seq === this.last && page.items[0].digest === this.digest) return;
     this.last = 0;
     this.digest = null;
@@ -284,8 +306,7 @@ export class RunFollower<E extends SeqEvent> extends Follower {
   /** Reads pages until there is no more. */
   private async readBehind(): Promise<void> {
     for (;;) {
-      const response = await this.get(`${this.path}?from=${this.last + 1}&limit=${PAGE}`, "application/json");
-      const page = (await response.json()) as { items: E[]; has_more: boolean };
+      const page = await this.json<{ items: E[]; has_more: boolean }>(`${this.path}?from=${this.last + 1}&limit=${PAGE}`);
       const before = this.last;
       this.accept(page.items);
       if (!page.has_more || this.last === before) return;

@@ -20,12 +20,24 @@ const event = (seq: number, end: number): E => ({
 });
 const sse = (e: E): string => `id: ${e.seq}\nevent: ${e.kind}\ndata: ${JSON.stringify(e)}\n\n`;
 
+/** Begins, and neither goes on nor ends. */
+const hanging = (signal: AbortSignal, begun: string): Response =>
+  new Response(
+    new ReadableStream<Uint8Array>({
+      start(controller) {
+        controller.enqueue(new TextEncoder().encode(begun));
+        signal.addEventListener("abort", () => controller.error(new Error("aborted")));
+      },
+    }),
+  );
+
 /** A server whose log grows, and whose answers go wrong as a script says. */
 class FakeServer {
   log: E[] = [];
   calls: string[] = [];
   clock = 0;
-  hiddenFor = 0;
+  /** So many pages begin and do not go on. */
+  hangsInPages = 0;
   constructor(
     readonly end: number,
     private readonly script: (stream: number, server: FakeServer, since: number) => string | Response | "hang" | "silent",
@@ -44,6 +56,10 @@ class FakeServer {
           const query = new URLSearchParams(path.split("?")[1]);
           const from = Number(query.get("from"));
           this.calls.push(`page ${from}`);
+          if (this.hangsInPages > 0) {
+            this.hangsInPages -= 1;
+            return Promise.resolve(hanging(signal, '{"items": ['));
+          }
           const items = this.log.slice(from - 1, from - 1 + 3);
           return Promise.resolve(Response.json({ items, next: null, has_more: from - 1 + 3 < this.log.length }));
         }
@@ -53,14 +69,7 @@ class FakeServer {
         if (answer === "silent")
           return new Promise((_, reject) => signal.addEventListener("abort", () => reject(new Error("aborted"))));
         if (answer instanceof Response) return Promise.resolve(answer);
-        if (answer === "hang") {
-          const body = new ReadableStream<Uint8Array>({
-            start(controller) {
-              signal.addEventListener("abort", () => controller.error(new Error("aborted")));
-            },
-          });
-          return Promise.resolve(new Response(body));
-        }
+        if (answer === "hang") return Promise.resolve(hanging(signal, ""));
         return Promise.resolve(new Response(answer));
       },
       sleep: async (ms) => {
@@ -231,13 +240,15 @@ test("a reconnect at the end is 204, and the end was read from a page", async ()
   assert.equal(links[links.length - 1], "ended");
 });
 
-for (const silence of ["hang", "silent"] as const)
-  test(`a connection that is silent for too long is dead: ${silence === "hang" ? "in its stream" : "before its answer"}`, async () => {
+for (const silence of ["in its stream", "before its answer", "in a page"] as const)
+  test(`a connection that is silent for too long is dead: ${silence}`, async () => {
     const server = new FakeServer(5, (stream, s) => {
-      if (stream === 1) return silence;
+      if (stream === 1 && silence === "in its stream") return "hang";
+      if (stream === 1 && silence === "before its answer") return "silent";
       s.grow(5);
       return s.log.slice(2).map(sse).join("");
     });
+    server.hangsInPages = silence === "in a page" ? 1 : 0;
     server.grow(2);
     const { seqs } = await follow(server);
     assert.deepEqual(seqs, upTo(5));
