@@ -1,5 +1,5 @@
-//! A store that cannot be reached for a while, for whoever drives or follows a run: leaving would stop its commands, so
-//! it is asked again until it answers.
+//! A store that cannot be reached for a while, for whoever drives, follows or waits for a run: who leaves would stop its
+//! commands, or not see its end, so it is asked again until it answers.
 
 use std::time::Duration;
 

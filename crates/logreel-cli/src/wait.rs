@@ -7,6 +7,7 @@ use logreel::view::RunView;
 use logreel::{Entry, Env as _, RunId, RunStore};
 
 use crate::output::Output;
+use crate::patience::Patience;
 use crate::settle::{self, CANCELLED, FAILED, WAITS};
 use crate::store::Place;
 use crate::{name, outcome, text};
@@ -70,13 +71,14 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
 /// Waits until the run has ended or is parked; gives the exit code for it.
 async fn settled(store: &dyn RunStore, run: &RunId, out: &Output) -> anyhow::Result<(Entry, u8)> {
     let mut doorbell = store.watch(run);
+    let mut patience = Patience::default();
     let mut told = false;
     loop {
-        let entry = store.entry(run).await?;
-        if let Some(code) = settle::code(store, &entry).await? {
+        let looked = patience.bear(look(store, run).await)?;
+        if let Some((entry, Some(code))) = looked {
             return Ok((entry, code));
         }
-        if entry.is_orphaned() && !told {
+        if !told && looked.is_some_and(|(entry, _)| entry.is_orphaned()) {
             told = true;
             let short = run.short();
             out.note(format!(
@@ -88,4 +90,10 @@ async fn settled(store: &dyn RunStore, run: &RunId, out: &Output) -> anyhow::Res
             () = SystemEnv.sleep(LOOK_AGAIN) => {}
         }
     }
+}
+
+async fn look(store: &dyn RunStore, run: &RunId) -> anyhow::Result<(Entry, Option<u8>)> {
+    let entry = store.entry(run).await?;
+    let code = settle::code(store, &entry).await?;
+    Ok((entry, code))
 }

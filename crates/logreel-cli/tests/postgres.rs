@@ -544,7 +544,7 @@ fn while_a_postgres_server_is_down_drivers_wait_without_an_event_and_nothing_spi
 }
 
 #[test]
-fn whoever_drives_a_run_alone_outlives_a_postgres_server_that_is_down() {
+fn whoever_drives_a_run_alone_or_waits_for_it_outlives_a_postgres_server_that_is_down() {
     let server = Server::start();
     let yards = [(); 3].map(|()| Yard::on(&server.url(), GATED));
     let [here, behind, again] = &yards;
@@ -562,13 +562,18 @@ fn whoever_drives_a_run_alone_outlives_a_postgres_server_that_is_down() {
         .start_with(again.command(), &["run", "w.toml"]);
     assert_eq!(again.project.read("began"), "here\n");
     killed.kill();
+    let mut waiting = again
+        .project
+        .start_with(again.command(), &["wait", "@last"]);
+    waiting.until("nobody drives");
     let mut resuming = again.project.start_with(again.command(), &["resume"]);
     assert_eq!(again.project.read("began"), "here\n");
 
     server.down();
     let away = "the store cannot be reached; trying again until it can";
-    running.until(away);
-    resuming.until(away);
+    for process in [&mut running, &mut resuming, &mut waiting] {
+        process.until(away);
+    }
     let said = behind.notes.path().join("logreel");
     common::kill::until("the process in the background knows", || {
         let files = std::fs::read_dir(&said).unwrap().flatten();
@@ -585,6 +590,8 @@ fn whoever_drives_a_run_alone_outlives_a_postgres_server_that_is_down() {
     let resumed = resuming.end();
     assert_eq!(resumed.code, 0, "{}", resumed.err);
     assert!(resumed.out.contains(" completed"), "{}", resumed.out);
+    let waited = waiting.end();
+    assert_eq!((waited.code, &*waited.out), (0, "done\n"), "{}", waited.err);
     for (yard, attempts) in [(here, 1), (behind, 1), (again, 2)] {
         let events = yard.said(&["log", "@last", "--json"]);
         assert_eq!(
