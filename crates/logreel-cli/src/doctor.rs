@@ -161,6 +161,11 @@ async fn look_at_server(
         json!(described.server),
     );
     find(
+        "host",
+        described.address.clone().unwrap_or("a socket".to_owned()),
+        json!(described.address),
+    );
+    find(
         "schema",
         described.schema.to_string(),
         json!(described.schema),

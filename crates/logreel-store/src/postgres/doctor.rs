@@ -21,6 +21,8 @@ const SETTINGS: [&str; 6] = [
 pub struct Description {
     /// The version of PostgreSQL.
     pub server: String,
+    /// Which of the hosts answered, as it knows itself; `None` on a socket of its machine.
+    pub address: Option<String>,
     /// The version of the tables.
     pub schema: u32,
     /// The server's settings, as this connection has them.
@@ -48,9 +50,11 @@ impl PostgresStore {
 
 async fn describe(tx: &Tx) -> Result<Description, Halt> {
     let sql = "SELECT current_setting('server_version'), pg_database_size(current_database()),
-        (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')";
+        (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
+        host(inet_server_addr()), inet_server_port()";
     let row = tx.one(sql, &[]).await?;
     let (bytes, connections): (i64, i64) = (row.try_get(1)?, row.try_get(2)?);
+    let (host, port): (Option<String>, Option<i32>) = (row.try_get(3)?, row.try_get(4)?);
     let mut settings = Vec::new();
     for name in SETTINGS {
         let sql = "SELECT coalesce(current_setting($1, true), '')";
@@ -68,6 +72,10 @@ async fn describe(tx: &Tx) -> Result<Description, Halt> {
     }
     Ok(Description {
         server: row.try_get(0).map_err(failed)?,
+        address: host.zip(port).map(|(host, port)| match host.contains(':') {
+            true => format!("[{host}]:{port}"),
+            false => format!("{host}:{port}"),
+        }),
         schema,
         settings,
         database_bytes: bytes.unsigned_abs(),

@@ -247,6 +247,10 @@ async fn a_server_is_reached_by_tls_and_password_only_on_postgres() {
         "postgres://{named}@localhost:{dead},localhost:{port}/postgres?target_session_attrs=read-write&{full}"
     );
     reach(&several).await.expect("by the second host");
+    let locks = TempDir::new().unwrap();
+    let store = PostgresStore::open(&several, options(&locks)).await;
+    let described = store.unwrap().describe().await.expect("a description");
+    assert_eq!(described.address, Some(format!("127.0.0.1:{port}")));
 }
 
 #[tokio::test(flavor = "multi_thread")]
