@@ -31,6 +31,8 @@ pub(crate) struct Agent<'a> {
     pub(crate) prices: Arc<Prices>,
     pub(crate) toolbox: Toolbox,
     pub(crate) redactor: Redactor,
+    /// For what tools and checks give, who may come upon more than the agent was given.
+    pub(crate) printed: Redactor,
     /// As models are told of them.
     pub(crate) tools: Arc<[ToolSpec]>,
     pub(crate) names: Arc<WireNames>,
@@ -49,6 +51,7 @@ pub(crate) struct Parts {
     pub(crate) prices: Arc<Prices>,
     pub(crate) toolbox: Toolbox,
     pub(crate) redactor: Redactor,
+    pub(crate) printed: Redactor,
     /// As far as it was looked at.
     pub(crate) progress: Progress,
 }
@@ -62,6 +65,7 @@ impl<'a> Agent<'a> {
             prices,
             toolbox,
             redactor,
+            printed,
             progress,
         } = parts;
         let tools = tool_specs(&spec, &toolbox);
@@ -76,6 +80,7 @@ impl<'a> Agent<'a> {
             prices,
             toolbox,
             redactor,
+            printed,
             tools: tools.into(),
             names: Arc::new(names),
             input,

@@ -126,8 +126,16 @@ impl Agents {
 
     /// What must not be recorded in the runs of this agent.
     fn redactor(&self, spec: &AgentSpec, env: &Environment) -> Result<Redactor, regex::Error> {
+        self.redactor_of(spec, env.secrets(spec))
+    }
+
+    fn redactor_of(
+        &self,
+        spec: &AgentSpec,
+        secrets: Vec<String>,
+    ) -> Result<Redactor, regex::Error> {
         let patterns = [&spec.redact[..], &self.redact[..]].concat();
-        Redactor::new(&patterns, env.secrets(spec))
+        Redactor::new(&patterns, secrets)
     }
 
     /// What must not be recorded in any run.
@@ -163,6 +171,14 @@ impl Agents {
         let model = model
             .map_err(|error| TaskError::of_kind(error.kind(), error.to_string()).permanent())?;
         let redactor = self.redactor(&spec, &env).map_err(invalid)?;
+        let inherited = ctx.log().inherited_secrets();
+        let printed = match inherited.is_empty() {
+            true => redactor.clone(),
+            false => {
+                let secrets = [env.secrets(&spec), inherited].concat();
+                self.redactor_of(&spec, secrets).map_err(invalid)?
+            }
+        };
         let mut progress = Progress::default();
         let toolbox = loop {
             if let Some(replaying) = replaying {
@@ -197,6 +213,7 @@ impl Agents {
             prices: self.prices,
             toolbox,
             redactor,
+            printed,
             progress,
         };
         let agent = Agent::new(&ctx, parts, input).await?;
@@ -277,9 +294,9 @@ impl logreel::Agents for Agents {
         }
     }
 
-    fn stream(&self, format: &str) -> Option<Box<dyn Understands>> {
+    fn stream(&self, format: &str, secrets: &[String]) -> Option<Box<dyn Understands>> {
         let format = stream_format(format)?;
-        let redactor = Redactor::new(&self.redact, Vec::<String>::new()).ok()?;
+        let redactor = Redactor::new(&self.redact, secrets).ok()?;
         let lines = StreamLines::new(&format, &redactor, &self.prices);
         Some(Box::new(lines))
     }

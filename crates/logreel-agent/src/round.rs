@@ -336,7 +336,7 @@ impl Agent<'_> {
     }
 
     fn recorded(&self, value: Value) -> Recorded {
-        let (value, redacted) = self.redactor.value(value);
+        let (value, redacted) = self.printed.value(value);
         let value = recordable(value, self.log().payload_bytes_max());
         let (output, blob) = Payload::of(Json::from(value));
         Recorded {
@@ -348,7 +348,7 @@ impl Agent<'_> {
 
     /// Why a call failed, as it is recorded: always inline, and nobody reads a failure of megabytes.
     fn told_failure(&self, message: &str) -> (String, u32) {
-        let (message, redacted) = self.redactor.text(message);
+        let (message, redacted) = self.printed.text(message);
         (cut(&message, FAILURE_BYTES_MAX), redacted)
     }
 

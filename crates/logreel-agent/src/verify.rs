@@ -98,7 +98,7 @@ impl Agent<'_> {
         };
         let printed = [ended.stdout, ended.stdout_end].concat();
         let output = String::from_utf8_lossy(&printed).into_owned();
-        let (output, _) = self.redactor.text(&output);
+        let (output, _) = self.printed.text(&output);
         let told = match ended.exit {
             Exit::Signal(number) => format!("{output}killed by signal {number}"),
             Exit::Code(_) | Exit::Stopped => output.into_owned(),

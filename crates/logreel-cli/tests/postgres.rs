@@ -236,9 +236,86 @@ run = "env | grep -e ^LOGREEL_STORE= -e ^PGPASSWORD= >&2; exit 1"
     assert!(log.contains("postgres://postgres[redacted]"), "{log}");
     let shown = yard.said(&["show", "@last", "--json"]);
     assert!(shown.contains("postgres://postgres[redacted]"), "{shown}");
+    let mut command = yard.command();
+    command.env("PGPASSWORD", PASSWORD);
+    let prints = "env | grep -e ^LOGREEL_STORE= -e ^PGPASSWORD=";
+    let recorded = command.args(["record", "--", "sh", "-c", prints]).output();
+    assert!(recorded.unwrap().status.success());
+    let log = yard.said(&["log", "@last", "--kind", "output.written", "--json"]);
+    assert!(log.contains("postgres://postgres[redacted]"), "{log}");
+    assert!(log.contains(r#""redacted":2"#), "{log}");
     // Neither in bodies that no verb shows.
     let stored = yard.sql("SELECT string_agg(body, ' ') FROM events");
     assert!(stored.contains("[redacted]") && !stored.contains(PASSWORD));
+}
+
+/// One that is no word of other texts: it is hidden by itself, too. JSON has other forms of it.
+const LONG_PASSWORD: &str = "hunter2&hunter2";
+
+#[test]
+fn whatever_comes_upon_a_long_password_of_postgres_does_not_tell_it() {
+    let yard = Yard::new(
+        r#"
+name = "tells"
+[[step]]
+id = "bare"
+run = 'echo "$PGPASSWORD"'
+[[step]]
+id = "json"
+run = """printf '{"is": "%s"}' "$PGPASSWORD" | sed 's/&/\\\\u0026/'"""
+"#,
+    );
+    let project = &yard.project;
+    project.write("password", LONG_PASSWORD);
+    project.write(
+        "agent.toml",
+        r#"
+name = "reads"
+model = "scripted/answers.jsonl"
+tools = ["shell"]
+verify_rounds = 0
+[policy]
+allow = ["shell"]
+[[verify]]
+name = "tells"
+run = 'echo "$PGPASSWORD"; exit 1'
+"#,
+    );
+    project.write(
+        "answers.jsonl",
+        r#"{"tool_calls": [{"name": "shell", "arguments": {"command": "cat password"}}]}
+{"text": "read"}
+"#,
+    );
+    std::fs::create_dir_all(project.path(".logreel")).unwrap();
+    project.write(
+        ".logreel/config.toml",
+        r#"
+[[hook]]
+name = "tells"
+on = ["run.completed", "run.failed"]
+run = 'echo "it is $PGPASSWORD" >&2; exit 1'
+"#,
+    );
+    let url = yard.url.replacen(&format!(":{PASSWORD}@"), "@", 1);
+    for (spec, code) in [("w.toml", 0), ("agent.toml", 1)] {
+        let mut command = yard.command();
+        command.env("LOGREEL_STORE", &url);
+        command.env("PGPASSWORD", LONG_PASSWORD);
+        let ran = command.args(["run", spec]).output().unwrap();
+        let told = String::from_utf8([ran.stdout, ran.stderr].concat()).unwrap();
+        assert_eq!(ran.status.code(), Some(code), "{told}");
+        assert!(told.contains("it is [redacted]"), "the hook ran: {told}");
+        assert!(!told.contains(PASSWORD), "{told}");
+        let events = yard.said(&["log", "@last", "--json"]);
+        let least = if code == 0 { 2 } else { 3 };
+        assert!(events.matches("[redacted]").count() >= least, "{events}");
+    }
+    let stored = yard.sql(
+        "SELECT string_agg(body, ' ') || (SELECT string_agg(encode(bytes, 'escape'), ' ') FROM blobs)
+         FROM events",
+    );
+    assert!(stored.contains("cat password") && !stored.contains(PASSWORD));
 }
 
 #[test]
@@ -540,7 +617,10 @@ fn while_a_postgres_server_is_down_drivers_wait_without_an_event_and_nothing_spi
         (1, 1)
     );
     serving.signal(Signal::TERM);
-    assert_eq!(serving.end().code, 143);
+    let served = serving.end();
+    assert_eq!(served.code, 143);
+    let told = served.err.matches("other processes are not heard").count();
+    assert!(told <= 1, "an outage is told of once: {}", served.err);
 }
 
 #[test]

@@ -76,8 +76,8 @@ pub trait Agents: Send + Sync {
     }
 
     /// Whoever understands what another agent prints: a name such as `claude-code`, or the text of a
-    /// mapping. `None` when nobody here does.
-    fn stream(&self, _format: &str) -> Option<Box<dyn Understands>> {
+    /// mapping. None of the secrets is in what it makes of that. `None` when nobody here does.
+    fn stream(&self, _format: &str, _secrets: &[String]) -> Option<Box<dyn Understands>> {
         None
     }
 

@@ -358,14 +358,6 @@ impl Builder {
 
     /// The engine. Without a store it keeps runs in memory.
     pub async fn build(self) -> Result<Engine, Error> {
-        let mut working = Working::default();
-        let hooks = if self.hooks.is_empty() {
-            Hooks::none()
-        } else {
-            let (hooks, task) = Hooks::start(self.hooks);
-            working.joins.spawn(task);
-            hooks
-        };
         let env = self.env;
         let store: Arc<dyn RunStore> = match (self.store, self.at) {
             (Some(store), _) => store,
@@ -383,6 +375,14 @@ impl Builder {
                 Arc::new(SqliteStore::open(path, options)?)
             }
             (None, None) => Arc::new(MemoryStore::new(Arc::clone(&env))),
+        };
+        let mut working = Working::default();
+        let hooks = if self.hooks.is_empty() {
+            Hooks::none()
+        } else {
+            let (hooks, task) = Hooks::start(self.hooks, &store.secrets());
+            working.joins.spawn(task);
+            hooks
         };
         let env = crate::clock::on(&store, env);
         let (stage, registry, provided) = match self.staged {

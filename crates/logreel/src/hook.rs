@@ -12,6 +12,7 @@ use logreel_core::{Event, RunId, Session};
 use tokio::sync::mpsc;
 
 use crate::error::TaskError;
+use crate::workflow::secrets::Secrets;
 
 /// Something that wants to know.
 #[async_trait]
@@ -63,7 +64,12 @@ impl Hooks {
     }
 
     /// The queue, and the loop that empties it until the queue is dropped.
-    pub(crate) fn start(hooks: Vec<Arc<dyn Hook>>) -> (Self, impl Future<Output = ()> + Send) {
+    /// None of the secrets is said, whatever a hook that failed says.
+    pub(crate) fn start(
+        hooks: Vec<Arc<dyn Hook>>,
+        secrets: &[String],
+    ) -> (Self, impl Future<Output = ()> + Send + use<>) {
+        let secrets = Secrets::inherited(secrets);
         let (sender, mut receiver) = mpsc::channel::<Told>(1024);
         let task = async move {
             while let Some(Told::Event(event)) = receiver.recv().await {
@@ -71,7 +77,10 @@ impl Hooks {
                     let (run, seq) = (event.run, event.event.seq);
                     match AssertUnwindSafe(hook.fire(&event)).catch_unwind().await {
                         Ok(Ok(())) => {}
-                        Ok(Err(error)) => tracing::error!(%run, %seq, %error, "a hook failed"),
+                        Ok(Err(error)) => {
+                            let error = secrets.redact_printed(error.to_string());
+                            tracing::error!(%run, %seq, %error, "a hook failed");
+                        }
                         Err(_) => tracing::error!(%run, %seq, "a hook panicked"),
                     }
                 }

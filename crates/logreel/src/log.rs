@@ -197,6 +197,16 @@ impl<'c> Log<'c> {
         self.0.0.engine.live.tell_text(text);
     }
 
+    /// What commands, tools and checks may come upon here beside what they were given, such as the store's password:
+    /// whoever records what they print takes it out first. Not for anything else, which must be the same whoever
+    /// drives the run. None in a replay.
+    pub fn inherited_secrets(&self) -> Vec<String> {
+        match self.replaying() {
+            Some(_) => Vec::new(),
+            None => self.0.0.engine.store.secrets(),
+        }
+    }
+
     /// The largest value that can be recorded, in bytes of JSON.
     pub fn payload_bytes_max(&self) -> u64 {
         self.0.0.engine.payload_bytes_max

@@ -385,7 +385,7 @@ impl Inner {
     fn misread_stream(&self, workflow: &Workflow) -> Option<String> {
         let understands = |stream: &str| {
             let agents = self.registry.agents.get();
-            agents.is_some_and(|agents| agents.stream(stream).is_some())
+            agents.is_some_and(|agents| agents.stream(stream, &[]).is_some())
         };
         let of_step = |step: &StepSpec| match &step.does {
             Does::Run(run) => {

@@ -117,15 +117,18 @@ async fn drive(
         return Err(crate::record::lost());
     }
     let given: StreamInput = input.decode()?;
-    let mut understands = agents.stream(&spec.stream).ok_or_else(|| {
+    let log = ctx.log();
+    let inherited = log.inherited_secrets();
+    let secrets = Secrets::of_texts(given.env.values())?.hiding(&inherited);
+    let hidden = [secrets.values().values().cloned().collect(), inherited].concat();
+    let understands = agents.stream(&spec.stream, &hidden);
+    let mut understands = understands.ok_or_else(|| {
         let message = format!(
             "this program does not understand the stream `{}`",
             spec.stream
         );
         TaskError::of_kind("stream", message).permanent()
     })?;
-    let secrets = Secrets::of_texts(given.env.values())?.hiding(&ctx.0.engine.store.secrets());
-    let log = ctx.log();
     let base = log.dir().unwrap_or_else(|| PathBuf::from("."));
     let folder = given
         .dir

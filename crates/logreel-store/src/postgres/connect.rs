@@ -110,7 +110,7 @@ impl Place {
         }
         let shown = shown(&config);
         Ok(Self {
-            secrets: secrets(&config, &url),
+            secrets: secrets(&config, &url, &shown),
             config,
             own,
             identity: format!("{shown} {chosen}"),
@@ -434,17 +434,16 @@ fn own_options(url: &str) -> Result<(String, Own), String> {
     }
 }
 
-/// An `@` or `/` that is part of a password would make the rest of it part of a host, or of a database, which
-/// are shown.
+/// A sign of the URL that is part of a password would make the rest of it part of a host, or of a database, which
+/// are shown. The client takes what stands before the first `@`, wherever it is, for a user and a password.
 fn check_at_signs(url: &str) -> Result<(), String> {
-    let base = url.split_once('?').map_or(url, |(base, _)| base);
-    let Some((_, base)) = base.split_once("://") else {
+    let Some((_, rest)) = url.split_once("://") else {
         return Ok(());
     };
-    let (authority, path) = base.split_once('/').unwrap_or((base, ""));
-    if authority.matches('@').count() > 1 || path.contains('@') {
+    let (before, after) = rest.split_once('@').unwrap_or(("", rest));
+    if after.contains('@') || before.contains(['/', '?']) {
         return Err(
-            "the URL has an @ too many; in a user or password write %40 for @ and %2F for /"
+            "the URL has a sign too many before an @; in a user or password write %40 for @, %2F for / and %3F for ?"
                 .to_owned(),
         );
     }
@@ -527,9 +526,9 @@ fn port(config: &Config, index: usize) -> Option<u16> {
 /// A password that is shorter is also a word of other texts.
 const PLAIN_BYTES_MIN: usize = 8;
 
-/// The forms in which others may come upon the password: in the URL, and by itself. A short one, or one that is also the
-/// name of the user or the database, which are shown, is by itself only hidden as the value of its variable.
-fn secrets(config: &Config, url: &str) -> Vec<String> {
+/// The forms in which others may come upon the password: in the URL, and by itself. A short one, or one that is part of
+/// what is shown anyway, such as the name of the user, is by itself only hidden as the value of its variable.
+fn secrets(config: &Config, url: &str, shown: &str) -> Vec<String> {
     let password = config.get_password().map(String::from_utf8_lossy);
     let Some(password) = password.filter(|it| !it.is_empty()) else {
         return Vec::new();
@@ -542,8 +541,7 @@ fn secrets(config: &Config, url: &str) -> Vec<String> {
     let mut secrets = Vec::new();
     secrets.extend(written.map(|it| format!(":{it}@")));
     secrets.extend(asked.map(|it| format!("password={it}")));
-    let is_name = [config.get_user(), config.get_dbname()].contains(&Some(&*password));
-    if is_name || password.len() < PLAIN_BYTES_MIN {
+    if shown.contains(&*password) || password.len() < PLAIN_BYTES_MIN {
         secrets.push(format!("PGPASSWORD={password}"));
     } else {
         secrets.extend(written.or(asked).map(str::to_owned));
@@ -640,6 +638,9 @@ mod tests {
             "postgres://me:hunter2@h/d?colour=red",
             "postgres://me:a@hunter2@h/d",
             "postgres://me:12/hunter2@h/d",
+            "postgres://me:12?hunter2@h/d",
+            "postgres://h/d?user=me&password=12@hunter2",
+            "postgres://me@h/d?password=12@hunter2",
             "postgres://me:hunter2@h/d?pooler=transaction",
         ] {
             let Err(error) = Place::parse(wrong) else {
@@ -659,7 +660,7 @@ mod tests {
         assert_eq!(of("postgres://me:p%40ssword@h/d?sslmode=disable"), forms);
         let forms = ["password=p%40ssword", "p%40ssword", "p@ssword"].map(str::to_owned);
         assert_eq!(of("postgres://me@h/d?password=p%40ssword"), forms);
-        for name in ["operators", "short"] {
+        for name in ["operators", "short", "postgres"] {
             let forms = [format!(":{name}@"), format!("PGPASSWORD={name}")];
             assert_eq!(of(&format!("postgres://operators:{name}@h/d")), forms);
         }

@@ -32,7 +32,7 @@ pub(crate) async fn run(ctx: Ctx, workflow: Workflow, input: Json) -> Result<Jso
         input: input.to_value(),
         secrets: match &ctx.0.engine.stage {
             Some(_) => Secrets::unknown(&workflow),
-            None => Secrets::of(&workflow)?.hiding(&ctx.0.engine.store.secrets()),
+            None => Secrets::of(&workflow)?.hiding(&ctx.log().inherited_secrets()),
         },
         limit,
         slots: Semaphore::new(limit),

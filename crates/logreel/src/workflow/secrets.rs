@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use logreel_core::Json;
 use serde_json::Value;
 
 use super::Workflow;
@@ -86,6 +87,11 @@ impl Secrets {
         }))
     }
 
+    /// Of nobody's variables: only what is inherited.
+    pub(crate) fn inherited(inherited: &[String]) -> Self {
+        Self::default().hiding(inherited)
+    }
+
     /// With what commands inherit besides, and must not be seen of what they print.
     pub(crate) fn hiding(self, inherited: &[String]) -> Self {
         if inherited.is_empty() {
@@ -137,23 +143,35 @@ impl Secrets {
 
     /// The value without any of the values, in texts, keys and numbers.
     pub(crate) fn redact(&self, value: Value) -> Value {
-        if self.0.needles.is_empty() {
-            return value;
+        redacted(value, &self.0.needles)
+    }
+
+    /// The output of a step, without what its command printed in escapes: as it was printed it is gone already.
+    pub(crate) fn redact_output(&self, output: Json) -> Json {
+        let is_escaped = !self.0.printed.is_empty() && output.text().contains('\\');
+        if self.0.values.is_empty() && !is_escaped {
+            return output;
         }
-        match value {
-            Value::String(text) => Value::String(self.redact_text(text)),
-            Value::Number(number) if self.0.needles.contains(&number.to_string()) => {
-                Value::from(REDACTED)
-            }
-            Value::Array(items) => items.into_iter().map(|item| self.redact(item)).collect(),
-            Value::Object(fields) => {
-                let redacted = fields.into_iter();
-                redacted
-                    .map(|(key, value)| (self.redact_text(key), self.redact(value)))
-                    .collect()
-            }
-            Value::Null | Value::Bool(_) | Value::Number(_) => value,
-        }
+        Json::from(redacted(output.to_value(), &self.0.printed))
+    }
+}
+
+fn redacted(value: Value, needles: &[String]) -> Value {
+    if needles.is_empty() {
+        return value;
+    }
+    match value {
+        Value::String(text) => Value::String(without(text, needles)),
+        Value::Number(number) if needles.contains(&number.to_string()) => Value::from(REDACTED),
+        Value::Array(items) => items
+            .into_iter()
+            .map(|item| redacted(item, needles))
+            .collect(),
+        Value::Object(fields) => fields
+            .into_iter()
+            .map(|(key, value)| (without(key, needles), redacted(value, needles)))
+            .collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => value,
     }
 }
 
@@ -235,6 +253,12 @@ mod tests {
         assert_eq!(secrets.redact_text(text()), "[redacted] prod");
         let value = json!({"prod": "prod"});
         assert_eq!(secrets.redact(value.clone()), value);
+        // Other writers of JSON escape other characters.
+        let inherited = Secrets::inherited(&["p&ss".to_owned()]);
+        let output = |text: &str| inherited.redact_output(Json::parse(text.to_owned()).unwrap());
+        assert_eq!(output(r#"["p\u0026ss"]"#).text(), r#"["[redacted]"]"#);
+        let as_printed = r#"{"b": 1.00, "a": 12345678901234567890}"#;
+        assert_eq!(output(as_printed).text(), as_printed);
     }
 
     #[test]

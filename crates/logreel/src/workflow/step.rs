@@ -289,13 +289,9 @@ impl Running<'_> {
     fn checked(&self, step: usize, outcome: Result<Json, TaskError>) -> Result<Json, TaskError> {
         let output =
             outcome.map_err(|error| error.map_message(|it| self.secrets.redact_text(it)))?;
-        let schema = self.workflow.output_schema(step);
-        if schema.is_none() && self.secrets.values().is_empty() {
-            return Ok(output);
-        }
-        let output = self.secrets.redact(output.to_value());
-        if let Some(schema) = schema {
-            schema.check(&output).map_err(|misses| {
+        let output = self.secrets.redact_output(output);
+        if let Some(schema) = self.workflow.output_schema(step) {
+            schema.check(&output.to_value()).map_err(|misses| {
                 let message = format!("the output misses its schema: {misses}");
                 let error = TaskError::of_kind("schema", message);
                 // A write has happened, whatever it printed.
@@ -305,7 +301,7 @@ impl Running<'_> {
                 }
             })?;
         }
-        Ok(Json::from(output))
+        Ok(output)
     }
 
     /// A registered Rust function, as a step of this run: its own steps are inside it.
