@@ -51,6 +51,8 @@ impl Host {
         match child_of(&mut child)? {
             Some(first) if is_entered(first)? => host.first = Some((child, first)),
             _ => {
+                child.kill()?;
+                child.wait()?;
                 println!(
                     "host {name} is this one: no namespaces may be made here (root may, with CAP_SYS_ADMIN)"
                 );

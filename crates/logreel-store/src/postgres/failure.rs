@@ -91,6 +91,10 @@ pub(super) fn failed(error: tokio_postgres::Error) -> Error {
             }
             (_, "25P03") => "the transaction stood still and was given up; try again".to_owned(),
             (_, "25006") => "the database takes no writes; is it a standby?".to_owned(),
+            (_, "2BP01") => format!(
+                "something that is not ours was made upon our tables; remove it first: {}",
+                said(&error)
+            ),
             (_, "42501") => format!("the user may not do this: {}", said(&error)),
             ("08" | "57", _) => format!("the database is going down or starting: {}", said(&error)),
             ("53" | "58", _) => format!("the database lacks something: {}", said(&error)),

@@ -131,6 +131,7 @@ pub(super) async fn leave(tx: &Tx, owner: OwnerId) -> Result<(), Halt> {
 
 /// The runs that an owner holds, locked in their order.
 async fn held_by(tx: &Tx, owner: i64) -> Result<Vec<Stored>, Halt> {
+    // Both rows: who waited for the first looks at the second as it is then, and not as it was.
     let sql = "SELECT l.run FROM live l JOIN queue q ON q.run = l.run WHERE q.owner = $1
         ORDER BY l.run FOR UPDATE";
     let found = tx.query(sql, &[&owner]).await?;

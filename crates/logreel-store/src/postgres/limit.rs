@@ -125,6 +125,7 @@ pub(super) async fn take_place(
 }
 
 async fn fence_silent(tx: &Tx, limit: &RunLimit, except: Option<i64>) -> Result<(), Halt> {
+    // Both rows, as in `held_by`.
     let sql = "SELECT l.run FROM live l JOIN queue q ON q.run = l.run
         WHERE q.limit_key = $1 AND q.owner IS NOT NULL AND q.run IS DISTINCT FROM $2::int8
         ORDER BY l.run FOR UPDATE";

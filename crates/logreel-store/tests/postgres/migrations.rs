@@ -1,7 +1,10 @@
 //! Tables that an earlier build made, and what it had written there.
 
+use std::time::Duration;
+
 use logreel_core::event::{RunKind, RunLimit};
 use logreel_core::{AppendId, Outside, Seq};
+use logreel_store::postgres::Options;
 use logreel_store::{ClaimOutcome, Claimable, PostgresStore, RunStore};
 use tempfile::TempDir;
 
@@ -69,7 +72,14 @@ async fn an_append_that_was_named_before_a_migration_gets_its_first_answer_after
 async fn who_drives_and_who_waits_stays_so_over_a_migration_on_postgres() {
     let (url, schema) = in_schema(&server());
     let locks = TempDir::new().unwrap();
-    let open = async || PostgresStore::open(&url, options(&locks)).await.unwrap();
+    let open = async || {
+        let options = Options {
+            // Nobody beats here.
+            lease: Duration::from_secs(600),
+            ..options(&locks)
+        };
+        PostgresStore::open(&url, options).await.unwrap()
+    };
     let store = open().await;
     let mut limited = started();
     limited.limit = Some(RunLimit {
