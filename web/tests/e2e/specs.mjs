@@ -17,7 +17,7 @@ ask = ["fs.write"]
     line({
       text: "First I will look around, and tell you in many words what I am about to do here.",
       chunks: 40,
-      delay_ms: 2500,
+      delay_ms: 4000,
       tool_calls: [{ id: "look", name: "fs.read", arguments: { path: "specs/writer.toml" } }],
       usage: { input_tokens: 1200, output_tokens: 80 },
     }) +
@@ -31,13 +31,13 @@ ask = ["fs.write"]
     line({ text: "It is written: the note says kept.", chunks: 8, delay_ms: 300, usage: { input_tokens: 1500, output_tokens: 20 } }),
 };
 
-/** Forty steps, one after the other, of a tenth of a second. */
+/** Forty steps, one after the other, of a sixth of a second: longer than a busy machine takes to open a page. */
 export const STEADY = {
   "specs/steady.toml":
     'name = "steady"\n' +
     Array.from({ length: 40 }, (_, i) => {
       const needs = i === 0 ? "" : `needs = ["s${i - 1}"]\n`;
-      return `[[step]]\nid = "s${i}"\n${needs}effect = "read"\nrun = "sleep 0.1; echo ${i}"\n`;
+      return `[[step]]\nid = "s${i}"\n${needs}effect = "read"\nrun = "sleep 0.16; echo ${i}"\n`;
     }).join(""),
 };
 
