@@ -147,9 +147,11 @@ fn a_limit_in_dollars_over_a_stream_without_a_price_is_refused() {
 #[test]
 fn what_a_cancelled_stream_still_says_is_kept_and_its_status_is_ours() {
     let project = with_streams("");
+    // What it starts to say the rest is not told to end with it.
+    let rest = "n=3; while [ $n -le 15 ]; do sed -n \"$n\"p codex.jsonl; n=$((n + 1)); done";
     project.write(
         "p.sh",
-        "trap 'tail -n +3 codex.jsonl; exit 7' TERM\nhead -2 codex.jsonl\nwhile :; do sleep 0.01; done\n",
+        &format!("trap '{rest}; exit 7' TERM\nhead -2 codex.jsonl\nwhile :; do sleep 0.01; done\n"),
     );
     let mut recorder = Recorder::start(&project, &["--stream", "codex", "--", "sh", "p.sh"]);
     let begun = [recorder.line(), recorder.line()].join("\n");

@@ -12,12 +12,30 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 const TERM_GRACE: Duration = Duration::from_secs(1);
 /// What is left after this hangs inside the system or is another user's.
 const KILL_WATCH_MAX: Duration = Duration::from_secs(5);
-/// A process that forks while it is looked for is found at the next look.
+/// A group that is made while groups are looked for is found at the next look.
 const LOOKS: u32 = 3;
 
 pub struct Kin {
     session: Pid,
     group: Pid,
+}
+
+/// Who is signalled at once. Nobody escapes a group by forking while it is told; and what one of its members
+/// starts because it was told, to clean up, is not told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whom {
+    Group(Pid),
+    /// It joined the group of the session's leader, who would be told as well.
+    Process(Pid),
+}
+
+impl Whom {
+    fn signal(self, signal: Signal) {
+        said(match self {
+            Self::Group(group) => kill_process_group(group, signal),
+            Self::Process(process) => kill_process(process, signal),
+        });
+    }
 }
 
 impl Kin {
@@ -28,24 +46,26 @@ impl Kin {
 
     /// The program's own group.
     pub fn signal(&self, signal: Signal) {
-        said(kill_process_group(self.group, signal));
+        Whom::Group(self.group).signal(signal);
     }
 
     /// Everyone.
     pub fn signal_all(&self, signal: Signal) {
-        let mut told: Vec<Pid> = Vec::new();
+        let mut told: Vec<Whom> = Vec::new();
         for _ in 0..LOOKS {
             let Some(all) = self.running() else {
                 return self.signal(signal);
             };
-            let new: Vec<Pid> = all.into_iter().filter(|pid| !told.contains(pid)).collect();
-            if new.is_empty() {
+            let told_before = told.len();
+            for whom in all {
+                if !told.contains(&whom) {
+                    whom.signal(signal);
+                    told.push(whom);
+                }
+            }
+            if told.len() == told_before {
                 return;
             }
-            for pid in &new {
-                said(kill_process(*pid, signal));
-            }
-            told.extend(new);
         }
     }
 
@@ -82,22 +102,27 @@ impl Kin {
     }
 
     /// Who runs in the session but its leader; `None` on a system without `/proc`.
-    fn running(&self) -> Option<Vec<Pid>> {
+    fn running(&self) -> Option<Vec<Whom>> {
         let entries = std::fs::read_dir("/proc").ok()?;
         let mut any = false;
-        let pids = entries.flatten().filter_map(|entry| {
+        let running = entries.flatten().filter_map(|entry| {
             let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
             let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
             any = true;
             let (_, after_name) = stat.rsplit_once(')')?;
             let mut fields = after_name.split_ascii_whitespace();
             let runs = !matches!(fields.next()?, "Z" | "X" | "x");
-            let session: i32 = fields.nth(2)?.parse().ok()?;
-            let is_kin = session == self.session.as_raw_pid() && pid != self.session;
-            (runs && is_kin).then_some(pid)
+            let group = Pid::from_raw(fields.nth(1)?.parse().ok()?)?;
+            let session = Pid::from_raw(fields.next()?.parse().ok()?)?;
+            let is_kin = session == self.session && pid != self.session;
+            let whom = match group == self.session {
+                true => Whom::Process(pid),
+                false => Whom::Group(group),
+            };
+            (runs && is_kin).then_some(whom)
         });
-        let pids = pids.collect();
-        any.then_some(pids)
+        let running = running.collect();
+        any.then_some(running)
     }
 }
 
