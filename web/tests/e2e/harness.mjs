@@ -229,7 +229,7 @@ async function fromFolder(page, place, folder) {
  * row to its last. */
 export async function shown(page) {
   await page.getByRole("tab", { name: "Events" }).click();
-  await page.locator(".event-list").waitFor();
+  await page.locator(".event-list .event-row").first().waitFor();
   return page.evaluate(async () => {
     const list = document.querySelector(".event-list");
     const inSight = () => [...list.querySelectorAll(".event-row")];

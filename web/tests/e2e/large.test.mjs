@@ -81,8 +81,10 @@ const heapMb = async (page) =>
   });
 
 /** Scrolls in great jumps and looks, in the very frame of each, whether rows are where the eye is. */
-const scrollAndLook = (page, selector, row) =>
-  page.evaluate(
+const scrollAndLook = async (page, selector, row) => {
+  // A tab that was clicked shows its list in one of the next frames.
+  await page.locator(`${selector} ${row}`).first().waitFor();
+  return page.evaluate(
     async ([selector, row]) => {
       const box = document.querySelector(selector);
       const frame = () => new Promise((resolve) => requestAnimationFrame(() => resolve(performance.now())));
@@ -107,6 +109,7 @@ const scrollAndLook = (page, selector, row) =>
     },
     [selector, row],
   );
+};
 
 /** Turns the wheel as a person does and looks at what was painted: pictures of the page, a third of whose list is
  * of one colour, are blank. */
