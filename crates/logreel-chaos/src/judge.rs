@@ -60,12 +60,12 @@ impl Case<'_> {
 
     fn logs(&self) -> Result<Logs> {
         let rows = self.database.ask(
-            "SELECT r.run, e.seq, e.epoch, e.kind, encode(e.digest, 'hex'), e.body \
+            "SELECT r.run, e.seq, e.epoch, e.kind, encode(e.digest, 'hex'), e.stored_at, e.body \
              FROM events e JOIN runs r ON r.id = e.run ORDER BY r.id, e.seq",
         )?;
         let mut logs = Logs::new();
         for row in rows {
-            let [run, seq, epoch, kind, digest, body] = row.as_slice() else {
+            let [run, seq, epoch, kind, digest, stored_at, body] = row.as_slice() else {
                 anyhow::bail!("an event is not understood: {row:?}");
             };
             let event = Event {
@@ -73,6 +73,7 @@ impl Case<'_> {
                 epoch: epoch.parse()?,
                 kind: kind.clone(),
                 digest: digest.clone(),
+                stored_at: stored_at.parse()?,
                 body: serde_json::from_str(body)?,
             };
             logs.entry(run.clone()).or_default().push(event);

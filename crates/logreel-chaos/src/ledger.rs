@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use crate::clock::{millis, now, pause};
+use crate::clock::{millis, now, pause, wall_micros};
 
 /// Where clients find it, in their environment.
 pub const SOCKET: &str = "CHAOS_LEDGER";
@@ -33,6 +33,8 @@ pub struct Args {
 #[derive(Debug, Clone)]
 pub struct Entry {
     pub at: Duration,
+    /// The same as microseconds since 1970, as the database has them.
+    pub wall: i64,
     /// What an interruption means for it: `write`, `idempotent`, `read`.
     pub effect: String,
     pub key: String,
@@ -48,9 +50,10 @@ pub fn read(book: &Path) -> Result<(Vec<Entry>, usize)> {
     for line in text.lines() {
         let words: Vec<&str> = line.split(' ').collect();
         match words.as_slice() {
-            [_, "ask", ..] => asked += 1,
-            [at, effect, key, run, step, worker] => entries.push(Entry {
+            [_, _, "ask", ..] => asked += 1,
+            [at, wall, effect, key, run, step, worker] => entries.push(Entry {
                 at: Duration::from_micros(at.parse()?),
+                wall: wall.parse()?,
                 effect: (*effect).to_owned(),
                 key: (*key).to_owned(),
                 run: (*run).to_owned(),
@@ -85,7 +88,8 @@ pub fn serve(args: &Args) -> Result<()> {
                 "done\n"
             }
         };
-        book.write_all(format!("{} {}\n", now().as_micros(), line.trim_end()).as_bytes())?;
+        let (at, wall) = (now().as_micros(), wall_micros());
+        book.write_all(format!("{at} {wall} {}\n", line.trim_end()).as_bytes())?;
         // It may be gone by now, as clients are.
         drop(client.write_all(answer.as_bytes()));
     }

@@ -2,8 +2,8 @@
 //! whoever looked at the database. All of it must be in the logs in the end.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::Stdio;
+use std::io::{BufRead, BufReader, Write as _};
+use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,6 +21,8 @@ use crate::yard::Yard;
 const GO: &str = "signals/go";
 /// Of so many runs one is paused for a moment.
 const PAUSED_EVERY: usize = 8;
+/// What followers may still have to say once all is over.
+const LAST_WORDS: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default)]
 pub struct Seen {
@@ -164,19 +166,13 @@ impl Witness {
                 .stderr(yard.log("follow.log")?)
                 .spawn()?;
             let lines = BufReader::new(child.stdout.take().context("it has a stdout")?);
-            let mut has_ended = false;
-            for line in lines.lines() {
-                let event: Value = serde_json::from_str(&line?)?;
-                let seq = event["seq"].as_u64().unwrap_or(0);
-                if seq != next {
-                    let wrong = format!("a follower of {run} saw event {seq} after {}", next - 1);
-                    self.seen().wrong.push(wrong);
-                }
-                next = seq + 1;
-                self.saw(run, seq, event["digest"].as_str().unwrap_or_default());
-                let kind = event["kind"].as_str().unwrap_or_default();
-                has_ended |= matches!(kind, "run.completed" | "run.failed" | "run.cancelled");
-            }
+            let heard = AtomicBool::new(false);
+            let has_ended = std::thread::scope(|scope| {
+                scope.spawn(|| self.end_when_over(&mut child, &heard));
+                let has_ended = self.hear(run, &mut next, lines);
+                heard.store(true, Ordering::SeqCst);
+                has_ended
+            })?;
             child.wait()?;
             let mut seen = self.seen();
             if has_ended {
@@ -189,6 +185,37 @@ impl Witness {
                 return Ok(());
             }
             pause(millis(100));
+        }
+    }
+
+    /// Keeps in mind what a follower prints; says whether the run has ended.
+    fn hear(&self, run: &str, next: &mut u64, lines: impl BufRead) -> Result<bool> {
+        let mut has_ended = false;
+        for line in lines.lines() {
+            let event: Value = serde_json::from_str(&line?)?;
+            let seq = event["seq"].as_u64().unwrap_or(0);
+            if seq != *next {
+                let wrong = format!("a follower of {run} saw event {seq} after {}", *next - 1);
+                self.seen().wrong.push(wrong);
+            }
+            *next = seq + 1;
+            self.saw(run, seq, event["digest"].as_str().unwrap_or_default());
+            let kind = event["kind"].as_str().unwrap_or_default();
+            has_ended |= matches!(kind, "run.completed" | "run.failed" | "run.cancelled");
+        }
+        Ok(has_ended)
+    }
+
+    /// A run that never ends is followed for ever, and the judge must hear of it.
+    fn end_when_over(&self, follower: &mut Child, heard: &AtomicBool) {
+        let mut over_since = None;
+        while !heard.load(Ordering::SeqCst) {
+            if self.is_over() && now() - *over_since.get_or_insert_with(now) > LAST_WORDS {
+                // Unless it ended at this moment.
+                drop(follower.kill());
+                return;
+            }
+            pause(millis(20));
         }
     }
 
