@@ -16,7 +16,7 @@ use logreel_core::{
 };
 use logreel_store::sqlite::this_host;
 use logreel_store::{
-    Append, Env, Filter, NewRun, Owner, OwnerId, PostgresStore, RunStore, SystemEnv,
+    Append, ClaimOutcome, Env, Filter, NewRun, Owner, OwnerId, PostgresStore, RunStore, SystemEnv,
 };
 
 use crate::measure::{Bar, Figure, Metric, Params, Row, Samples, rows};
@@ -54,6 +54,7 @@ pub async fn bench(place: &Place) -> Result<Vec<Row>> {
         let like = ids.get(n).context("there are that many")?;
         compare(&server, &store, *like, new_run(n, parent)?).await?;
     }
+    abandon(&store, &ids).await?;
     let params = Params {
         runs,
         events: times,
@@ -107,6 +108,10 @@ fn filters(parent: RunId) -> Result<Vec<(&'static str, Filter, usize)>> {
         agent: Some(agent.to_owned()),
         ..none()
     };
+    let orphaned = |filter| Filter {
+        orphaned: true,
+        ..filter
+    };
     let session = |session: &str| {
         anyhow::Ok(Filter {
             session: Some(Session::new(session)?),
@@ -140,6 +145,9 @@ fn filters(parent: RunId) -> Result<Vec<(&'static str, Filter, usize)>> {
         ("status, most", status(Status::Completed), PAGE),
         ("status, one in 10,000", status(Status::Cancelled), PAGE),
         ("status, none", status(Status::Waiting), 0),
+        ("orphaned, one in 10,000", orphaned(none()), PAGE),
+        ("orphaned or failed", orphaned(status(Status::Failed)), PAGE),
+        ("orphaned, none", orphaned(agent("nobody")), 0),
         ("session, one run", session("session 103")?, 1),
         ("session, one in 50", session("shared")?, PAGE),
         ("session, none", session("nobody's")?, 0),
@@ -287,8 +295,22 @@ async fn check(store: &PostgresStore, run: RunId) -> Result<()> {
     Ok(())
 }
 
-/// The same run once more, created, driven and given back, is stored as the one that was filled in.
-async fn compare(server: &Server, store: &PostgresStore, like: RunId, new: NewRun) -> Result<()> {
+/// Of the runs at work, one in 500 has a driver that is gone.
+async fn abandon(store: &PostgresStore, ids: &[RunId]) -> Result<()> {
+    let owner = join(store).await?;
+    for run in ids.iter().step_by(10_000) {
+        let claimed = store.claim(run, owner).await?;
+        ensure!(
+            matches!(claimed, ClaimOutcome::Claimed(_)),
+            "{run} cannot be taken: {claimed:?}"
+        );
+    }
+    store.leave(owner).await?;
+    Ok(())
+}
+
+/// A process that drives runs.
+async fn join(store: &PostgresStore) -> Result<OwnerId> {
     let (host, host_name) = this_host();
     let owner = Owner {
         id: OwnerId(SystemEnv.random_u64()),
@@ -297,12 +319,18 @@ async fn compare(server: &Server, store: &PostgresStore, like: RunId, new: NewRu
         pid: std::process::id(),
     };
     store.join(&owner).await?;
+    Ok(owner.id)
+}
+
+/// The same run once more, created, driven and given back, is stored as the one that was filled in.
+async fn compare(server: &Server, store: &PostgresStore, like: RunId, new: NewRun) -> Result<()> {
+    let owner = join(store).await?;
     let run = new.run;
     let then = new.then;
     let created = store
         .create(NewRun {
             then: Vec::new(),
-            owner: Some(owner.id),
+            owner: Some(owner),
             ..new
         })
         .await?;
@@ -319,7 +347,7 @@ async fn compare(server: &Server, store: &PostgresStore, like: RunId, new: NewRu
         store.append(&append).await?;
     }
     store.release(&run, epoch).await?;
-    store.leave(owner.id).await?;
+    store.leave(owner).await?;
     let client = server.connect().await?;
     for sql in SAME {
         let same = client

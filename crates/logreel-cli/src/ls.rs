@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use logreel::store::{Cursor, RunPage, SystemEnv};
+use logreel::store::{Cursor, SystemEnv};
 use logreel::view::RunView;
 use logreel::{Entry, Env as _, ErrorKind, Filter, RunStore, Session, Status, Timestamp};
 
@@ -78,54 +78,13 @@ impl FromStr for Shown {
     }
 }
 
-impl Shown {
-    /// The statuses that a run of it can have in the store.
-    fn stored(self) -> Vec<Status> {
-        match self {
-            Self::Orphaned => vec![Status::Planning, Status::Executing, Status::Verifying],
-            Self::Status(status) => vec![status],
-        }
-    }
-
-    fn is_of(self, entry: &Entry) -> bool {
-        match self {
-            Self::Orphaned => entry.is_orphaned(),
-            Self::Status(status) => entry.row.status() == status,
-        }
-    }
-}
-
-/// A page of those that are shown as one of these; of all when there are none. Who is orphaned no store
-/// knows beforehand: those that are not are passed over.
-async fn page(
-    store: &dyn RunStore,
-    filter: &Filter,
-    shown: &[Shown],
-    mut cursor: Option<Cursor>,
-    limit: usize,
-) -> anyhow::Result<RunPage> {
-    let mut items = Vec::new();
-    loop {
-        let left = limit - items.len();
-        let found = store.list(filter, cursor.as_ref(), left).await?;
-        let is_shown = |entry: &Entry| shown.is_empty() || shown.iter().any(|it| it.is_of(entry));
-        items.extend(found.items.into_iter().filter(is_shown));
-        cursor = found.next;
-        if cursor.is_none() || items.len() == limit {
-            let next = cursor;
-            return Ok(RunPage { items, next });
-        }
-    }
-}
-
 pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
     let opened = place.open().await?;
     let store = &*opened.store;
     let limit = usize::from(args.limit);
     let cursor = args.cursor.clone().map(Cursor);
-    let shown = args.status.clone();
     let filter = filter(args, store).await?;
-    let page = page(store, &filter, &shown, cursor, limit).await?;
+    let page = store.list(&filter, cursor.as_ref(), limit).await?;
     let next = page.next.map(|Cursor(next)| next);
     if out.json {
         let items = page.items.iter().map(RunView::listed).collect();
@@ -163,8 +122,13 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
 }
 
 async fn filter(args: Args, store: &dyn RunStore) -> anyhow::Result<Filter> {
+    let status = args.status.iter().filter_map(|shown| match shown {
+        Shown::Status(status) => Some(*status),
+        Shown::Orphaned => None,
+    });
     let mut filter = Filter {
-        status: args.status.iter().flat_map(|it| it.stored()).collect(),
+        status: status.collect(),
+        orphaned: args.status.contains(&Shown::Orphaned),
         session: args.session,
         agent: args.agent,
         labels: args.label,

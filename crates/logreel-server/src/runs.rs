@@ -57,9 +57,13 @@ async fn filter(call: &Call) -> Result<Filter, Problem> {
         ..Filter::default()
     };
     for text in call.queries("status").flat_map(|it| it.split(',')) {
+        if text == "orphaned" {
+            filter.orphaned = true;
+            continue;
+        }
         let status: Status = text
             .parse()
-            .map_err(|error| Problem::usage(format!("`status`: {error}")))?;
+            .map_err(|error| Problem::usage(format!("`status`: {error}, or `orphaned`")))?;
         filter.status.push(status);
     }
     for text in call.queries("label") {

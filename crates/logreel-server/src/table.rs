@@ -190,7 +190,7 @@ fn about_runs() -> Vec<Operation> {
         .queries(
             "status",
             status,
-            "Any of these; several by commas or by saying it again",
+            "Any of these, or `orphaned`: at work, and the driver is gone. Several by commas or by saying it again",
         )
         .query("session", text(), "Of this session")
         .query("agent", text(), "Of this agent, workflow or task")

@@ -138,6 +138,7 @@ macro_rules! contract_tests {
             a_scan_hands_over_the_log_in_order
             runs_list_in_the_order_of_creation
             lists_filter_by_every_field
+            orphans_are_listed_alone_and_beside_statuses
             search_finds_whole_words_of_input_output_agent_and_labels
             find_takes_a_prefix_or_the_short_form
             sessions_show_their_runs_and_the_active_one

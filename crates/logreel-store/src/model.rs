@@ -357,8 +357,10 @@ pub struct RunPage {
 /// Which runs to list. All conditions must hold.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Filter {
-    /// Any of these; empty = all.
+    /// Any of these; empty = all, or those that `orphaned` means.
     pub status: Vec<Status>,
+    /// Also those that are orphaned, whatever their status.
+    pub orphaned: bool,
     /// In this session.
     pub session: Option<Session>,
     /// Of this agent, workflow or task.
@@ -367,6 +369,8 @@ pub struct Filter {
     pub labels: Vec<(String, String)>,
     /// Created at or after.
     pub since: Option<Timestamp>,
+    /// Created before.
+    pub before: Option<Timestamp>,
     /// With all these words in input, output, agent or labels.
     pub search: Option<String>,
     /// Of this spec.
@@ -375,6 +379,14 @@ pub struct Filter {
     pub final_state_digest: Option<Digest>,
     /// Started by this run.
     pub parent: Option<RunId>,
+}
+
+impl Filter {
+    /// Whether the run is of a status that is asked for, or orphaned when that is.
+    pub(crate) fn has_status(&self, entry: &Entry) -> bool {
+        let any = self.status.is_empty() && !self.orphaned;
+        any || self.status.contains(&entry.row.status()) || self.orphaned && entry.is_orphaned()
+    }
 }
 
 /// A session as the store knows it.

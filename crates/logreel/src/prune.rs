@@ -135,16 +135,21 @@ impl Inner {
     async fn prunable(&self, what: &Prune) -> Result<Vec<Candidate>, Error> {
         let ended = [Status::Completed, Status::Failed, Status::Cancelled];
         let fits = |status: &Status| what.status.is_empty() || what.status.contains(status);
+        let now: Timestamp = self.env.now();
+        // What ended long ago began before: the store need not hand out the rest of what may be a million runs. Those
+        // that are kept for being the newest have to be counted first.
+        let keeps_newest = what.keep_last.is_some_and(|count| count > 0);
+        let older = what.older_than.filter(|it| !it.is_zero() && !keeps_newest);
         let filter = Filter {
             status: ended.into_iter().filter(fits).collect(),
             labels: what.labels.clone(),
+            before: older.map(|older| now - older + Duration::from_micros(1)),
             ..Filter::default()
         };
         // Nothing that has not ended is ever meant.
         if filter.status.is_empty() {
             return Ok(Vec::new());
         }
-        let now: Timestamp = self.env.now();
         let is_old = |entry: &Entry| {
             let ended = entry.row.facts.ended.as_ref();
             ended.is_some_and(|ended| {

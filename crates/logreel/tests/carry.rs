@@ -85,6 +85,56 @@ async fn a_run_is_taken_along_by_a_library_user() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_ended_long_enough_ago_is_pruned_whatever_is_kept_for_being_new() {
+    use std::time::Duration;
+    let engine = testing::TestEngine::new().await.unwrap();
+    let task = engine.task("lasting", |ctx: Ctx, seconds: u64| async move {
+        ctx.sleep("on", Duration::from_secs(seconds)).await
+    });
+    let (long, short) = (
+        task.start(&100).await.unwrap(),
+        task.start(&0).await.unwrap(),
+    );
+    for run in [&short, &long] {
+        run.wait().await.unwrap();
+    }
+    let last = task.start(&0).await.unwrap();
+    last.wait().await.unwrap();
+    engine.env().sleep(Duration::from_secs(60)).await;
+    let now = engine.env().now();
+    let age = async |run: &RunId| {
+        let entry = engine.store().entry(run).await.unwrap();
+        now.since(entry.row.facts.ended.as_ref().unwrap().at)
+    };
+    let (of_short, of_last) = (age(&short.id()).await, age(&last.id()).await);
+    let moment = Duration::from_micros(1);
+    let (short, long, last) = (short.id(), long.id(), last.id());
+    for (older, keep_last, expected) in [
+        (None, None, vec![last, short, long]),
+        (Some(Duration::ZERO), None, vec![last, short, long]),
+        (Some(of_last), None, vec![last, short, long]),
+        // The long one began before the short one, and ended when the last began.
+        (Some(of_last + Duration::from_secs(1)), None, vec![short]),
+        (Some(of_short), None, vec![short]),
+        (Some(of_short), Some(0), vec![short]),
+        (Some(of_short + moment), None, vec![]),
+        // Those that are too young to go are among the newest all the same.
+        (Some(of_short), Some(1), vec![short]),
+        (Some(of_short), Some(2), vec![]),
+        (None, Some(1), vec![short, long]),
+    ] {
+        let what = Prune {
+            older_than: older,
+            keep_last,
+            ..Prune::default()
+        };
+        let pruned = engine.would_prune(&what).await.unwrap();
+        assert_eq!(pruned.runs, expected, "{what:?}");
+    }
+    engine.close().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_run_that_cannot_be_pruned_keeps_no_older_one() {
     use logreel::store::faulty::{Fault, Faults, FaultyStore};

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::facts::{custom, from_parent, in_session, payload, phase, session, step, task};
 use super::world::{list_all, read_all};
 use super::{Harness, TestEnv, World};
-use crate::{Cursor, Error, Filter, RunStore, SessionInfo, Since};
+use crate::{Cursor, Error, Filter, OwnerId, RunStore, SessionInfo, Since};
 
 /// Fails a test that would otherwise hang; nothing is ever awaited for this long.
 pub(super) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
@@ -325,6 +325,23 @@ pub async fn lists_filter_by_every_field(harness: &dyn Harness) {
             vec![done.run, child],
         ),
         (
+            "before",
+            Filter {
+                before: Some(TestEnv::START + Duration::from_secs(10)),
+                ..all.clone()
+            },
+            vec![red, blue],
+        ),
+        (
+            "before, and with a label",
+            Filter {
+                before: Some(TestEnv::START + Duration::from_secs(10)),
+                labels: vec![("team".into(), "red".into())],
+                ..all.clone()
+            },
+            vec![red],
+        ),
+        (
             "spec",
             Filter {
                 spec_digest: Some(Digest::of(b"alpha")),
@@ -368,6 +385,60 @@ pub async fn lists_filter_by_every_field(harness: &dyn Harness) {
         }
         world.reopen().await;
     }
+    world.finish().await;
+}
+
+/// Orphans are found by whoever looks for them, alone or beside statuses: at work, and their owner is gone.
+pub async fn orphans_are_listed_alone_and_beside_statuses(harness: &dyn Harness) {
+    let world = World::new(harness).await;
+    let mut orphans = Vec::new();
+    for agent in ["a", "b", "a"] {
+        let mut pen = world.driven(task(agent)).await;
+        pen.write(vec![phase(Phase::Executing)]).await;
+        orphans.insert(0, pen.run);
+    }
+    let held = world.driven(task("held, and never begun")).await.run;
+    let two = world.owner(2).await;
+    let queued = world.create(task("a"), None).await.row.run;
+    let mut lives = world.claimed(&queued, two).await;
+    lives.write(vec![phase(Phase::Executing)]).await;
+    let cancelled = world.create(task("a"), None).await.row.run;
+    world.cancel(&cancelled).await;
+
+    let agents = |agent: &str| Filter {
+        agent: Some(agent.into()),
+        orphaned: true,
+        ..Filter::default()
+    };
+    let statuses = |status: &[Status]| Filter {
+        status: status.to_vec(),
+        orphaned: true,
+        ..Filter::default()
+    };
+    let check = async |filter: &Filter, expected: &[RunId]| {
+        for limit in [1, 2, 10] {
+            let found = list_all(&*world.store, filter, limit).await;
+            let found: Vec<RunId> = found.iter().map(|entry| entry.row.run).collect();
+            assert_eq!(found, expected, "{filter:?}, pages of {limit}");
+        }
+    };
+    check(&statuses(&[]), &[]).await;
+    check(&statuses(&[Status::Cancelled]), &[cancelled]).await;
+    world
+        .store
+        .leave(OwnerId(1))
+        .await
+        .expect("the owner leaves");
+    let [third, second, first] = [orphans[0], orphans[1], orphans[2]];
+    check(&statuses(&[]), &orphans).await;
+    check(&agents("b"), &[second]).await;
+    check(&agents("nobody"), &[]).await;
+    let beside = [Status::Cancelled, Status::Created];
+    check(&statuses(&beside), &[cancelled, held, third, second, first]).await;
+    let executing = [lives.run, third, second, first];
+    check(&statuses(&[Status::Executing]), &executing).await;
+    world.claimed(&second, two).await;
+    check(&statuses(&[]), &[third, first]).await;
     world.finish().await;
 }
 

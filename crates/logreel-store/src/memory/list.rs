@@ -61,17 +61,16 @@ impl MemoryStore {
         let mut found = state.runs.range(..before).rev();
         let mut matching = found
             .by_ref()
-            .filter(|(_, run)| matches(filter, &run.tip.row));
+            .filter(|(_, run)| matches(filter, &run.tip.row))
+            .map(|(place, run)| (place, self.entry_of(&state, run)))
+            .filter(|(_, entry)| filter.has_status(entry));
         let page: Vec<_> = matching.by_ref().take(limit.max(1)).collect();
         let more = matching.next().is_some();
         let next = page
             .last()
             .filter(|_| more)
             .map(|(place, _)| Cursor(place.to_string()));
-        let items = page
-            .into_iter()
-            .map(|(_, run)| self.entry_of(&state, run))
-            .collect();
+        let items = page.into_iter().map(|(_, entry)| entry).collect();
         Ok(RunPage { items, next })
     }
 
@@ -127,22 +126,22 @@ impl MemoryStore {
     }
 }
 
-/// Whether all conditions hold.
+/// Whether all conditions hold that the row alone can tell.
 fn matches(filter: &Filter, row: &Row) -> bool {
     let facts = &row.facts;
     let label = |(name, value): &(String, String)| facts.labels.get(name) == Some(value);
     let ended = facts.ended.as_ref();
-    (filter.status.is_empty() || filter.status.contains(&row.status()))
-        && filter
-            .session
-            .as_ref()
-            .is_none_or(|session| facts.session.as_ref() == Some(session))
+    filter
+        .session
+        .as_ref()
+        .is_none_or(|session| facts.session.as_ref() == Some(session))
         && filter
             .agent
             .as_ref()
             .is_none_or(|agent| **agent == *facts.agent)
         && filter.labels.iter().all(label)
         && filter.since.is_none_or(|since| facts.created_at >= since)
+        && filter.before.is_none_or(|before| facts.created_at < before)
         && filter
             .spec_digest
             .is_none_or(|digest| facts.spec_digest == digest)

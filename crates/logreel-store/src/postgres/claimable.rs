@@ -101,7 +101,8 @@ impl Search<'_> {
 
     /// Those whose holder is gone or silent.
     async fn orphaned(&mut self, limit: usize) -> Result<(), Halt> {
-        let owners = gone(self.tx, self.what).await?;
+        let externals = self.what.iter().any(|it| it.kind == RunKind::External);
+        let owners = gone(self.tx, externals).await?;
         if owners.is_empty() {
             return Ok(());
         }
@@ -149,7 +150,7 @@ impl Search<'_> {
 
 /// Owners that hold something and do not beat: of all those that may not, by what the database knows of them.
 /// Nobody but a client goes on with what a client drives, so that those are left out unless they are asked for.
-async fn gone(tx: &Tx, what: &[Claimable]) -> Result<Vec<i64>, Halt> {
+pub(super) async fn gone(tx: &Tx, externals: bool) -> Result<Vec<i64>, Halt> {
     let sql = format!(
         "SELECT {OWNER} FROM owners o
          WHERE (o.gone OR o.host = $1 OR {} - o.beat_at >= coalesce(o.lease, $3))
@@ -160,7 +161,6 @@ async fn gone(tx: &Tx, what: &[Claimable]) -> Result<Vec<i64>, Halt> {
     );
     let owners = &tx.shared.owners;
     let (host, now) = (owners.host(), tx.shared.clock.lease_now());
-    let externals = what.iter().any(|it| it.kind == RunKind::External);
     let params: [&(dyn ToSql + Sync); 4] = [&host, &now, &owners.lease_micros(), &externals];
     let mut gone = Vec::new();
     for row in tx.query(&sql, &params).await? {

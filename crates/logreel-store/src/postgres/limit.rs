@@ -48,12 +48,6 @@ async fn holders(tx: &Tx, key: &str, except: Option<i64>) -> Result<Holders, Hal
     Ok(holders)
 }
 
-/// Whether as many runs as the limit allows are driven, without this one.
-pub(super) async fn is_full(tx: &Tx, limit: &RunLimit, except: Option<i64>) -> Result<bool, Halt> {
-    let holders = holders(tx, &limit.key, except).await?;
-    Ok(holders.beating >= u64::from(limit.max))
-}
-
 /// Which keys have places, looked up once for each: for runs that nobody alive drives.
 #[derive(Debug, Default)]
 pub(super) struct Places(HashMap<String, u64>);

@@ -3,7 +3,9 @@
 use logreel_core::{Session, Status, Timestamp};
 use tokio_postgres::types::{ToSql, Type};
 
+use super::claimable::gone;
 use super::failure::Halt;
+use super::limit::Places;
 use super::owners::{Life, OWNER};
 use super::rows;
 use super::writer::Tx;
@@ -16,37 +18,62 @@ pub(super) async fn list(
     cursor: Option<&Cursor>,
     limit: usize,
 ) -> Result<RunPage, Halt> {
-    let before = match cursor {
+    let mut before = match cursor {
         None => i64::MAX,
         Some(Cursor(text)) => text
             .parse()
             .map_err(|_| Error::InvalidCursor(text.clone()))?,
     };
     let limit = limit.max(1);
-    let mut ids = Vec::new();
-    match filter.status.as_slice() {
-        [] => ids = select(tx, filter, None, before, limit).await?,
-        // One pass for each, because an index gives the newest of one status only.
-        several => {
-            for status in several {
-                ids.extend(select(tx, filter, Some(*status), before, limit).await?);
+    let passes = passes(tx, filter).await?;
+    let (mut items, mut places) = (Vec::with_capacity(limit), Places::default());
+    loop {
+        let wanted = limit - items.len();
+        let mut ids = Vec::new();
+        for pass in &passes {
+            ids.extend(select(tx, filter, pass, before, wanted).await?);
+        }
+        ids.sort_unstable_by_key(|id| std::cmp::Reverse(*id));
+        ids.dedup();
+        let more = ids.len() > wanted;
+        ids.truncate(wanted);
+        // Deleted since it was selected: as if it had been deleted before.
+        for stored in rows::load_ids(tx, &ids).await? {
+            let entry = stored.entry_among(tx, &mut places).await?;
+            // An owner that may be gone can hold a run all the same: it only stopped, or was heard since.
+            if filter.has_status(&entry) {
+                items.push(entry);
             }
-            ids.sort_unstable_by_key(|id| std::cmp::Reverse(*id));
-            ids.dedup();
+        }
+        let last = ids.last().filter(|_| more).copied();
+        match last {
+            Some(last) if items.len() < limit => before = last,
+            _ => {
+                let next = last.map(|last| Cursor(last.to_string()));
+                return Ok(RunPage { items, next });
+            }
         }
     }
-    let more = ids.len() > limit;
-    ids.truncate(limit);
-    let next = ids
-        .last()
-        .filter(|_| more)
-        .map(|last| Cursor(last.to_string()));
-    let mut items = Vec::with_capacity(ids.len());
-    // Deleted since it was selected: as if it had been deleted before.
-    for stored in rows::load_ids(tx, &ids).await? {
-        items.push(stored.entry(tx).await?);
+}
+
+/// Which runs a pass over an index finds: it gives the newest of one status only.
+enum Pass {
+    All,
+    Of(Status),
+    /// At work, and held by one of these.
+    HeldBy(Vec<i64>),
+}
+
+async fn passes(tx: &Tx, filter: &Filter) -> Result<Vec<Pass>, Halt> {
+    if filter.status.is_empty() && !filter.orphaned {
+        return Ok(vec![Pass::All]);
     }
-    Ok(RunPage { items, next })
+    let mut passes: Vec<Pass> = filter.status.iter().copied().map(Pass::Of).collect();
+    if filter.orphaned {
+        let gone = gone(tx, true).await?;
+        passes.extend(Some(gone).filter(|gone| !gone.is_empty()).map(Pass::HeldBy));
+    }
+    Ok(passes)
 }
 
 /// Up to one more than `limit` ids, newest first. Labels and words have tables of their own, in the order of
@@ -54,7 +81,7 @@ pub(super) async fn list(
 async fn select(
     tx: &Tx,
     filter: &Filter,
-    status: Option<Status>,
+    pass: &Pass,
     before: i64,
     limit: usize,
 ) -> Result<Vec<i64>, Halt> {
@@ -88,7 +115,19 @@ async fn select(
         query.conditions.push(')');
     }
     let of_tables = query.values.len();
-    query.by_row(filter, status);
+    query.by_row(filter);
+    match pass {
+        Pass::All => {}
+        Pass::Of(status) => query.by("runs.status = ", Some(status.as_str()), Type::TEXT),
+        Pass::HeldBy(owners) => {
+            let held = format!(
+                "runs.status IN ('planning', 'executing', 'verifying')
+                 AND {id} IN (SELECT q.run FROM queue q WHERE q.owner = ANY("
+            );
+            query.by(&held, Some(owners.clone()), Type::INT8_ARRAY);
+            query.conditions.push_str("))");
+        }
+    }
     let of_tables_alone = query.values.len() == of_tables;
     let join = match from {
         "runs" => String::new(),
@@ -156,7 +195,7 @@ impl Query {
     }
 
     /// What the run's own row says.
-    fn by_row(&mut self, filter: &Filter, status: Option<Status>) {
+    fn by_row(&mut self, filter: &Filter) {
         let digest = |digest: &logreel_core::Digest| digest.as_bytes().to_vec();
         let parent = filter.parent.map(|run| run.to_string());
         let state = filter.final_state_digest.as_ref().map(digest);
@@ -164,13 +203,14 @@ impl Query {
         let spec = filter.spec_digest.as_ref().map(digest);
         let agent = filter.agent.as_deref().map(rows::plain);
         let since = filter.since.map(|it| it.as_micros());
+        let before = filter.before.map(|it| it.as_micros());
         self.by("runs.parent = ", parent, Type::TEXT);
         self.by("runs.final_state_digest = ", state, Type::BYTEA);
         self.by("runs.session = ", session, Type::TEXT);
         self.by("runs.spec_digest = ", spec, Type::BYTEA);
         self.by("runs.agent = ", agent, Type::TEXT);
-        self.by("runs.status = ", status.map(Status::as_str), Type::TEXT);
         self.by("runs.created_at >= ", since, Type::INT8);
+        self.by("runs.created_at < ", before, Type::INT8);
     }
 }
 

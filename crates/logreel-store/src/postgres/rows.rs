@@ -15,7 +15,7 @@ use logreel_core::{
 
 use super::failure::{Halt, damaged};
 use super::fork;
-use super::limit;
+use super::limit::Places;
 use super::owners::{Life, OWNER};
 use super::writer::Tx;
 use crate::tip::Tip;
@@ -249,6 +249,11 @@ impl Stored {
 
     /// The run as callers see it.
     pub async fn entry(self, tx: &Tx) -> Result<Entry, Halt> {
+        self.entry_among(tx, &mut Places::default()).await
+    }
+
+    /// The same of one among others, for which each limit is looked up once.
+    pub async fn entry_among(self, tx: &Tx, places: &mut Places) -> Result<Entry, Halt> {
         let alive = self.is_driven(tx);
         let driver = match (self.lease, self.holder) {
             (Some((_, since)), Some((owner, _))) => Some(Driver {
@@ -266,7 +271,8 @@ impl Stored {
         };
         let over_limit = match &self.row.facts.limit {
             Some(limit) if self.live && !alive && !self.row.status().is_terminal() => {
-                limit::is_full(tx, limit, Some(self.id)).await?
+                let max = Some(u64::from(limit.max));
+                !places.has_one(tx, Some(&limit.key), max).await?
             }
             _ => false,
         };

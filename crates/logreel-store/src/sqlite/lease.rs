@@ -324,18 +324,7 @@ pub(super) fn claimable(
             }
         }
     }
-    let owners = collect(
-        conn,
-        "SELECT DISTINCT owner FROM live WHERE owner IS NOT NULL",
-        [],
-    )?;
-    for owner in owners {
-        if shared
-            .owners
-            .is_alive(conn, OwnerId(owner.cast_unsigned()))?
-        {
-            continue;
-        }
+    for owner in gone(conn, shared)? {
         for id in collect(
             conn,
             "SELECT run FROM live WHERE owner = ?1 ORDER BY run",
@@ -382,6 +371,20 @@ fn carries(conn: &Connection, id: i64, labels: &[(String, String)]) -> rusqlite:
 
 fn text<'a>(value: rusqlite::types::ValueRef<'a>) -> rusqlite::Result<&'a str> {
     value.as_str().map_err(rusqlite::Error::from)
+}
+
+/// Owners that hold something and do not beat.
+pub(super) fn gone(conn: &Connection, shared: &Shared) -> Result<Vec<i64>, Halt> {
+    let sql = "SELECT DISTINCT owner FROM live WHERE owner IS NOT NULL";
+    let mut gone = collect(conn, sql, [])?;
+    let mut beats = Vec::with_capacity(gone.len());
+    for owner in &gone {
+        let owner = OwnerId(owner.cast_unsigned());
+        beats.push(shared.owners.is_alive(conn, owner)?);
+    }
+    let mut beats = beats.into_iter();
+    gone.retain(|_| beats.next() == Some(false));
+    Ok(gone)
 }
 
 fn collect<P: rusqlite::Params>(

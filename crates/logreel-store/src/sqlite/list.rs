@@ -8,6 +8,7 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params_from_iter};
 
 use super::failure::Halt;
+use super::lease::gone;
 use super::open::{Shared, beside};
 use super::rows;
 use super::search;
@@ -20,46 +21,73 @@ pub(super) fn list(
     cursor: Option<&Cursor>,
     limit: usize,
 ) -> Result<RunPage, Halt> {
-    let before = match cursor {
+    let mut before = match cursor {
         None => i64::MAX,
         Some(Cursor(text)) => text
             .parse()
             .map_err(|_| Error::InvalidCursor(text.clone()))?,
     };
     let limit = limit.max(1);
-    let mut ids = Vec::new();
-    match filter.status.as_slice() {
-        [] => ids = select(conn, filter, None, before, limit)?,
-        // One pass for each, because an index gives the newest of one status only.
-        several => {
-            for status in several {
-                ids.extend(select(conn, filter, Some(*status), before, limit)?);
+    let passes = passes(conn, shared, filter)?;
+    let mut items = Vec::with_capacity(limit);
+    loop {
+        let wanted = limit - items.len();
+        let mut ids = Vec::new();
+        for pass in &passes {
+            ids.extend(select(conn, filter, pass, before, wanted)?);
+        }
+        ids.sort_unstable_by_key(|id| std::cmp::Reverse(*id));
+        ids.dedup();
+        let more = ids.len() > wanted;
+        ids.truncate(wanted);
+        let last = ids.last().filter(|_| more).copied();
+        for id in ids {
+            // Deleted since it was selected: as if it had been deleted before.
+            let Some(stored) = rows::load_id(conn, id)? else {
+                continue;
+            };
+            let entry = stored.entry(conn, shared)?;
+            // An owner that does not beat can hold a run all the same: it only stopped.
+            if filter.has_status(&entry) {
+                items.push(entry);
             }
-            ids.sort_unstable_by_key(|id| std::cmp::Reverse(*id));
-            ids.dedup();
+        }
+        match last {
+            Some(last) if items.len() < limit => before = last,
+            _ => {
+                let next = last.map(|last| Cursor(last.to_string()));
+                return Ok(RunPage { items, next });
+            }
         }
     }
-    let more = ids.len() > limit;
-    ids.truncate(limit);
-    let next = ids
-        .last()
-        .filter(|_| more)
-        .map(|last| Cursor(last.to_string()));
-    let mut items = Vec::with_capacity(ids.len());
-    for id in ids {
-        // Deleted since it was selected: as if it had been deleted before.
-        if let Some(stored) = rows::load_id(conn, id)? {
-            items.push(stored.entry(conn, shared)?);
-        }
+}
+
+/// Which runs a pass over an index finds: it gives the newest of one status only.
+enum Pass {
+    All,
+    Of(Status),
+    /// At work, and held by one of these: their ids, as JSON.
+    HeldBy(String),
+}
+
+fn passes(conn: &Connection, shared: &Shared, filter: &Filter) -> Result<Vec<Pass>, Halt> {
+    if filter.status.is_empty() && !filter.orphaned {
+        return Ok(vec![Pass::All]);
     }
-    Ok(RunPage { items, next })
+    let mut passes: Vec<Pass> = filter.status.iter().copied().map(Pass::Of).collect();
+    if filter.orphaned {
+        let gone = gone(conn, shared)?;
+        let held_by = serde_json::to_string(&gone).expect("numbers always serialize");
+        passes.extend(Some(held_by).filter(|_| !gone.is_empty()).map(Pass::HeldBy));
+    }
+    Ok(passes)
 }
 
 /// Up to one more than `limit` ids, newest first.
 fn select(
     conn: &Connection,
     filter: &Filter,
-    status: Option<Status>,
+    pass: &Pass,
     before: i64,
     limit: usize,
 ) -> Result<Vec<i64>, Halt> {
@@ -107,7 +135,15 @@ fn select(
     );
     query.by("r.spec_digest", filter.spec_digest.as_ref().map(digest));
     query.by("r.agent", filter.agent.clone());
-    query.by("r.status", status.map(|status| status.as_str().to_owned()));
+    match pass {
+        Pass::All => {}
+        Pass::Of(status) => query.by("r.status", Some(status.as_str().to_owned())),
+        Pass::HeldBy(owners) => {
+            let held = "+r.status IN ('planning', 'executing', 'verifying') AND r.id IN
+                (SELECT run FROM live WHERE owner IN (SELECT value FROM json_each(?)))";
+            query.and(held, owners.clone());
+        }
+    }
     for (name, value) in filter.labels.iter().skip(usize::from(words.is_none())) {
         query.sql.push_str(
             " AND EXISTS (SELECT 1 FROM labels l WHERE l.k = ? AND l.v = ? AND l.run = r.id)",
@@ -129,6 +165,10 @@ fn select(
         };
         query.and(&format!("{order} >= ?"), first);
         query.and("r.created_at >= ?", since.as_micros());
+    }
+    if let Some(before) = filter.before {
+        // An import may be older than the runs around it: there is no place where the list would begin.
+        query.and("r.created_at < ?", before.as_micros());
     }
     let more = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
     query
