@@ -80,25 +80,17 @@ pub(super) async fn quick(shared: &Shared, append: &Append) -> Result<Quick, App
     }))
 }
 
-/// If it landed, it is found by its id. If not, it may still be about to; only sending it again settles that.
+/// It may have landed, or be about to: sending it again settles that, behind the lock of its run. To read is not
+/// enough. A primary that starts again shows what its standby has not got, and only a transaction that wrote
+/// something, if only a lock, waits for the standby at its commit.
 pub(super) async fn settle_lost(
     shared: &Arc<Shared>,
-    append: &Append,
+    append: Append,
     what: String,
 ) -> Result<Appended, AppendError> {
-    let (run, next) = (append.run, append.expect.seq.next());
-    let Some(tag) = append.id.driver_tag() else {
-        return Err(Error::Ambiguous { what }.into());
-    };
-    let found: Result<Option<Vec<Event>>, Error> = shared
-        .reading(|tx| async move {
-            let id = rows::id_of(&tx, &run).await?.ok_or(Error::NotFound(run))?;
-            tagged(&tx, id, next, tag).await
-        })
-        .await;
-    match found {
-        Ok(Some(events)) => Ok(Appended::again(events)),
-        Ok(None) | Err(_) => Err(Error::Ambiguous { what }.into()),
+    match in_full(shared, append).await {
+        Err(AppendError::Store(Error::Unavailable { .. })) => Err(Error::Ambiguous { what }.into()),
+        settled => settled,
     }
 }
 
@@ -210,6 +202,16 @@ pub(super) async fn first_answer(
     events_from(tx, found.try_get(0)?, found.try_get(1)?)
         .await
         .map(Some)
+}
+
+/// The same, once a standby has it too: the lock makes the commit wait for that.
+pub(super) async fn surely_answered(
+    tx: &Tx,
+    run: &RunId,
+    id: &AppendId,
+) -> Result<Option<Vec<Event>>, Halt> {
+    rows::lock(tx, run).await?;
+    first_answer(tx, run, id).await
 }
 
 /// A driver's append is only ever sent again with the head it was first sent with, so if it landed,

@@ -197,9 +197,12 @@ async fn attach(
         .map_err(Halt::lift)?
     {
         Some(differs) => Err(Halt::Refused(CreateError::Conflict { what, run, differs })),
-        None => Ok(Some(Created::Attached(
-            stored.entry(tx).await.map_err(Halt::lift)?,
-        ))),
+        None => {
+            // Whoever attaches is told that the run is there: a lock makes the commit wait until a standby has it too.
+            rows::lock_id(tx, stored.id).await.map_err(Halt::lift)?;
+            let entry = stored.entry(tx).await.map_err(Halt::lift)?;
+            Ok(Some(Created::Attached(entry)))
+        }
     }
 }
 

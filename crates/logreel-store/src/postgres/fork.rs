@@ -365,8 +365,11 @@ async fn attach(tx: &Tx, new: &NewFork) -> Result<Option<Created>, Halt<ForkErro
             run: new.run,
             differs,
         })),
-        None => Ok(Some(Created::Attached(
-            stored.entry(tx).await.map_err(Halt::lift)?,
-        ))),
+        None => {
+            // As with any other run: until a standby has it too.
+            rows::lock_id(tx, stored.id).await.map_err(Halt::lift)?;
+            let entry = stored.entry(tx).await.map_err(Halt::lift)?;
+            Ok(Some(Created::Attached(entry)))
+        }
     }
 }

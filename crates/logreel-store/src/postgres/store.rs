@@ -134,7 +134,7 @@ impl RunStore for PostgresStore {
             }
             Quick::Lost(what) => {
                 let (shared, append) = (self.shared().clone(), append.clone());
-                let settle = async move { append::settle_lost(&shared, &append, what).await };
+                let settle = async move { append::settle_lost(&shared, append, what).await };
                 Box::pin(self.run(settle)).await
             }
         }
@@ -154,11 +154,19 @@ impl RunStore for PostgresStore {
     }
 
     async fn landed(&self, run: &RunId, id: &AppendId) -> Result<Option<Vec<Event>>, Error> {
-        let (run, id) = (*run, id.clone());
-        reading!(self, |tx| async {
-            rows::load(&tx, &run).await?;
-            append::first_answer(&tx, &run, &id).await
-        })
+        let work = (*run, id.clone());
+        let asked = work.clone();
+        let found: Option<Vec<Event>> = reading!(self, |tx| async {
+            rows::load(&tx, &asked.0).await?;
+            append::first_answer(&tx, &asked.0, &asked.1).await
+        })?;
+        // Mostly it is not there.
+        if found.is_none() {
+            return Ok(None);
+        }
+        writing!(self, work = work, |tx| append::surely_answered(
+            &tx, &work.0, &work.1
+        ))
     }
 
     async fn read(&self, run: &RunId, from: Seq, limit: usize) -> Result<EventPage, Error> {

@@ -18,5 +18,6 @@ mod owners;
 mod proxy;
 mod races;
 mod reach;
+mod standby;
 mod start;
 mod world;

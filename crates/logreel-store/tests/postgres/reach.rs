@@ -105,6 +105,16 @@ impl Server {
         Self { folder, port }
     }
 
+    /// As if it had crashed: all connections are gone, and what was flushed is there.
+    pub fn crash_and_start(&self) {
+        run(program("pg_ctl")
+            .args(["restart", "-m", "immediate", "-w", "-s", "-D"])
+            .arg(self.folder.path().join("data"))
+            .arg("-l")
+            .arg(self.folder.path().join("log"))
+            .stdout(Stdio::null()));
+    }
+
     /// Without TLS.
     pub fn url(&self) -> String {
         let password = encoded(PASSWORD);
