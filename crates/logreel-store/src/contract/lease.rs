@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::facts::{from_parent, late, phase, step, step_id, task, wait};
 use super::{Harness, TestEnv, World};
-use crate::{Backlog, ClaimOutcome, Claimable, Duty, DutyKind, Entry, Env, OwnerId};
+use crate::{Backlog, ClaimOutcome, Claimable, Duty, DutyKind, Entry, Env, NewRun, OwnerId};
 
 const ANY_TASK: Claimable = Claimable {
     kind: RunKind::Task,
@@ -414,7 +414,7 @@ pub async fn a_child_that_was_announced_and_never_made_makes_its_waiting_parent_
     };
     let events = vec![
         phase(Phase::Executing),
-        Draft::new(announced),
+        Draft::new(announced.clone()),
         Draft::new(waits),
     ];
     parent.write(events).await;
@@ -425,6 +425,19 @@ pub async fn a_child_that_was_announced_and_never_made_makes_its_waiting_parent_
     );
     parent.release().await;
     assert_eq!(claimable(&world).await, [parent.run]);
+    // Its making was under way all the same, and is done after the driver has left.
+    let new = NewRun {
+        run: announced.child,
+        started: from_parent("child", parent.run, Relation::Child),
+        blobs: Vec::new(),
+        owner: None,
+        then: Vec::new(),
+    };
+    world.store.create(new).await.expect("a child is created");
+    let two = world.owner(2).await;
+    not_ready(claim(&world, &parent.run, two).await);
+    let found = claimable(&world).await;
+    assert_eq!(found, [announced.child], "its parent stands before nobody");
     world.finish().await;
 }
 

@@ -5,13 +5,14 @@
 
 use logreel_core::event::RunKind;
 use logreel_core::{FORMAT, RunId, Timestamp};
+use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::failure::Halt;
 use super::lease::claim_reason;
 use super::limit::Places;
 use super::owners::{Life, OWNER, now_or};
-use super::rows;
+use super::rows::{self, Stored};
 use super::writer::Tx;
 use crate::{Claimable, Owner};
 
@@ -107,7 +108,7 @@ impl Search<'_> {
             return Ok(());
         }
         let sql = format!(
-            "SELECT q.run FROM queue q JOIN runs r ON r.id = q.run
+            "SELECT q.run, r.run FROM queue q JOIN runs r ON r.id = q.run
              WHERE q.owner = ANY($1) AND q.run > $2
                AND r.status NOT IN ('completed', 'failed', 'cancelled') AND {}
              ORDER BY q.run LIMIT {PAGE}",
@@ -123,7 +124,7 @@ impl Search<'_> {
             let ids = page.iter().map(|row| row.try_get(0));
             let ids: Vec<i64> = ids.collect::<Result<_, _>>()?;
             after = ids.last().copied().unwrap_or(after);
-            for stored in rows::load_ids(self.tx, &ids).await? {
+            for stored in self.readable(&page, &ids).await? {
                 let facts = &stored.row.facts;
                 let fits = |it: &Claimable| it.fits(facts.kind, &facts.agent, &facts.spec_digest);
                 let limit = facts.limit.as_ref();
@@ -145,6 +146,27 @@ impl Search<'_> {
             }
         }
         Ok(())
+    }
+}
+
+impl Search<'_> {
+    /// What is stored of these runs. One that cannot be read is found as it is: whoever goes for it is told what is
+    /// wrong with it, and it keeps nobody from the others.
+    async fn readable(&mut self, page: &[Row], ids: &[i64]) -> Result<Vec<Stored>, Halt> {
+        match rows::load_ids(self.tx, ids).await {
+            Err(Halt::Refused(_)) => {}
+            loaded => return loaded,
+        }
+        let mut readable = Vec::new();
+        for row in page {
+            let id = row.try_get(0)?;
+            match rows::load_id(self.tx, id).await {
+                Ok(stored) => readable.extend(stored),
+                Err(Halt::Refused(_)) => self.found.push((id, rows::run_id(row.try_get(1)?)?)),
+                Err(halt) => return Err(halt),
+            }
+        }
+        Ok(readable)
     }
 }
 

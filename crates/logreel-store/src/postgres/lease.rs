@@ -201,9 +201,11 @@ pub(super) async fn claim(tx: &Tx, run: RunId, owner: OwnerId) -> Result<ClaimOu
         if stored.lease.is_some() {
             note_lapse(tx, &stored).await?;
             drop_lease(tx, stored.id).await?;
-            settle(tx, stored.id, &stored.tip()?).await?;
             tx.ring_everywhere(run);
         }
+        // Also of one that nobody held: what it waits for may have come to be since it was queued, and whoever finds
+        // it in the queue would find nothing behind it.
+        settle(tx, stored.id, &stored.tip()?).await?;
         let entry = rows::load(tx, &run).await?.entry(tx).await?;
         return Ok(ClaimOutcome::NotReady(entry));
     };

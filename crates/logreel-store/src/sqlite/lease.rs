@@ -141,9 +141,11 @@ pub(super) fn claim(tx: &mut Tx<'_>, run: RunId, owner: OwnerId) -> Result<Claim
         if stored.lease.is_some() {
             note_lapse(tx, &stored)?;
             drop_lease(tx, stored.id)?;
-            settle(tx, stored.id, &stored.tip()?)?;
             tx.ring_everywhere(run)?;
         }
+        // Also of one that nobody held: what it waits for may have come to be since it was queued, and whoever finds
+        // it in the queue would find nothing behind it.
+        settle(tx, stored.id, &stored.tip()?)?;
         let entry = rows::load(tx.conn, &run)?.entry(tx.conn, tx.shared)?;
         return Ok(ClaimOutcome::NotReady(entry));
     };
@@ -330,8 +332,15 @@ pub(super) fn claimable(
             "SELECT run FROM live WHERE owner = ?1 ORDER BY run",
             [owner],
         )? {
-            let Some(stored) = rows::load_id(conn, id)? else {
-                continue;
+            let stored = match rows::load_id(conn, id) {
+                Ok(Some(stored)) => stored,
+                Ok(None) => continue,
+                // Whoever goes for it is told what is wrong with it, and it keeps nobody from the others.
+                Err(Halt::Refused(_)) => {
+                    found.push((id, named(conn, id)?));
+                    continue;
+                }
+                Err(halt) => return Err(halt),
             };
             let facts = &stored.row.facts;
             let holder = OwnerId(owner.cast_unsigned());
@@ -371,6 +380,14 @@ fn carries(conn: &Connection, id: i64, labels: &[(String, String)]) -> rusqlite:
 
 fn text<'a>(value: rusqlite::types::ValueRef<'a>) -> rusqlite::Result<&'a str> {
     value.as_str().map_err(rusqlite::Error::from)
+}
+
+fn named(conn: &Connection, id: i64) -> Result<RunId, Halt> {
+    let sql = "SELECT run FROM runs WHERE id = ?1";
+    let named: String = conn
+        .prepare_cached(sql)?
+        .query_row([id], |row| row.get(0))?;
+    Ok(rows::run_id(&named)?)
 }
 
 /// Owners that hold something and do not beat.

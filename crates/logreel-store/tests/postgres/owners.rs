@@ -323,3 +323,28 @@ async fn a_dead_owner_whose_notes_cannot_be_seen_is_like_one_of_another_host_on_
         "it may have left something running"
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_orphan_that_cannot_be_read_hides_no_other_on_postgres() {
+    let (url, schema) = in_schema(&server());
+    let locks = TempDir::new().unwrap();
+    let store = PostgresStore::open(&url, options(&locks)).await.unwrap();
+    let damaged = Pen::new(store).await;
+    let orphan = Pen::new(damaged.store.clone()).await;
+    for pen in [&damaged, &orphan] {
+        pen.store.leave(pen.owner).await.expect("it leaves");
+    }
+    let sql = format!("UPDATE {schema}.runs SET facts = '{{' WHERE run = $1");
+    let written = admin()
+        .await
+        .execute(&sql, &[&damaged.run.to_string()])
+        .await;
+    assert_eq!(written.unwrap(), 1);
+    let all = [Claimable {
+        kind: RunKind::Task,
+        agents: None,
+        specs: None,
+    }];
+    let found = orphan.store.claimable(&all, &[], 10).await;
+    assert_eq!(found.expect("a list"), [damaged.run, orphan.run]);
+}
