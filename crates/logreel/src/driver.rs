@@ -13,7 +13,7 @@ use logreel_core::meaning::effect_key;
 use logreel_core::{
     Body, Command, Epoch, Event, Json, Payload, Rejected, RunId, RunState, Seq, Timestamp,
 };
-use logreel_store::{ClaimOutcome, Doorbell, Entry};
+use logreel_store::{ClaimOutcome, Doorbell, Entry, Owner};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -37,6 +37,9 @@ const RECORDER_GRACE: Duration = Duration::from_secs(5);
 const PARK_AFTER: Duration = Duration::from_millis(25);
 /// The first facts of a driver go out by themselves after this, so that watchers see them.
 const SHOW_AFTER: Duration = Duration::from_millis(20);
+
+/// How often a lease is given back to a store that refuses it for no reason it could have.
+const GIVE_BACK_TRIES: u32 = 5;
 
 /// How a drive came to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,17 +99,24 @@ async fn drive(
 }
 
 /// Gives the lease back, also to a store that cannot be reached for a while: this process lives, so
-/// nobody else would take the run over. Another driver's lease is not touched: ours is an older epoch.
+/// nobody else would take the run over. For the same reason any other failure is tried again, but not without end: who
+/// drives this run has a place that others wait for. Another driver's lease is not touched: ours is an older epoch.
 async fn give_back(engine: &Inner, lease: Lease) -> Option<Entry> {
     let Lease { run, epoch, .. } = lease;
     let mut outage = Outage::default();
+    let mut left = GIVE_BACK_TRIES;
     loop {
         let error = match engine.release(&run, epoch).await {
             Ok(released) => return released,
             Err(error) => error,
         };
         outage.tell(&run, &error, "the lease was not given back");
-        if error.kind() != ErrorKind::Unavailable || engine.check_open().is_err() {
+        left = match error.kind() {
+            ErrorKind::Unavailable => GIVE_BACK_TRIES,
+            ErrorKind::NotFound => 0,
+            _ => left - 1,
+        };
+        if left == 0 || engine.check_open().is_err() {
             return None;
         }
         engine.env.sleep(LOOK_EVERY).await;
@@ -568,11 +578,17 @@ async fn renew_first(execution: &Execution) -> Result<(), TaskError> {
             Ok::<_, logreel_store::Error>((entry, reasons))
         };
         let why = match renewed.await.map_err(Error::from) {
-            Ok((entry, reasons)) if entry.epoch == journal.epoch => {
+            Ok((entry, _)) if entry.epoch != journal.epoch => {
+                format!("another driver took over (epoch {})", entry.epoch)
+            }
+            // A run that was taken from silent drivers often enough is left to a person, under the same epoch.
+            Ok((entry, _)) if !is_of(&entry, &execution.pulse.owner) => {
+                "its lease ran out and was taken away".to_owned()
+            }
+            Ok((_, reasons)) => {
                 execution.has_looked(reasons);
                 continue;
             }
-            Ok((entry, _)) => format!("another driver took over (epoch {})", entry.epoch),
             Err(error) if error.kind() == ErrorKind::Unavailable => {
                 outage.tell(&journal.run, &error, "the lease could not be renewed");
                 tokio::select! {
@@ -586,6 +602,12 @@ async fn renew_first(execution: &Execution) -> Result<(), TaskError> {
         return std::future::pending().await;
     }
     Ok(())
+}
+
+/// Whether this process holds the lease.
+fn is_of(entry: &Entry, owner: &Owner) -> bool {
+    let driver = entry.driver.as_ref();
+    driver.is_some_and(|driver| driver.owner.id == owner.id)
 }
 
 /// A driver that is dropped takes its function with it.

@@ -558,12 +558,34 @@ impl Journal {
     async fn surely_catch_up(&self) -> Result<(), Error> {
         let mut patience = Patience::default();
         loop {
-            let error = match self.catch_up().await {
+            let caught_up = match self.check_head().await {
+                Ok(()) => self.catch_up().await,
+                Err(error) => Err(error),
+            };
+            let error = match caught_up {
                 Err(error) if error.kind() == ErrorKind::Unavailable => error,
                 caught_up => return caught_up,
             };
             if self.wait_out(&mut patience, &error).await.is_break() {
                 return Err(error);
+            }
+        }
+    }
+
+    /// The store still has what was decided on. One that was replaced by a copy which had not got all of it does not:
+    /// this driver would ask for ever for what comes behind it, or build on what never was.
+    async fn check_head(&self) -> Result<(), Error> {
+        let head = self.with_state(|state| state.row.head);
+        let found = self.store.read(&self.run, head.seq, 1).await?.items;
+        match found.first() {
+            Some(record) if record.digest == head.digest => Ok(()),
+            _ => {
+                let what = format!(
+                    "the store has lost event {} of {}, which it acknowledged (was it replaced by a copy that had not \
+                     got everything?)",
+                    head.seq, self.run
+                );
+                Err(logreel_store::Error::corrupt(what).into())
             }
         }
     }

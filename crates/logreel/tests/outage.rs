@@ -15,6 +15,7 @@ use common::{count, until};
 use logreel::store::faulty::{Fault, Faults, FaultyStore};
 use logreel::testing::TestEngine;
 use logreel::*;
+use tokio::sync::Semaphore;
 
 /// An engine in virtual time whose store fails when told to, and one that always reaches it.
 struct World {
@@ -252,4 +253,48 @@ async fn a_driver_that_is_cut_off_alone_works_on_and_stops_when_it_sees_that_it_
         head,
         "it appends nothing"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_lost_what_it_acknowledged_is_noticed_and_the_run_goes_on_from_what_is_there()
+{
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("runs.db");
+    let engine = Engine::open(&path).await.unwrap();
+    let (came, gate) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let done = Arc::new(AtomicU32::new(0));
+    let (here, may, times) = (Arc::clone(&came), Arc::clone(&gate), Arc::clone(&done));
+    let task = engine.task("loses", move |ctx: Ctx, (): ()| {
+        let (here, may, times) = (Arc::clone(&here), Arc::clone(&may), Arc::clone(&times));
+        async move {
+            for n in 0..3 {
+                let times = &times;
+                ctx.step(("pass", n))
+                    .run(|| async { Ok::<_, TaskError>(times.fetch_add(1, Ordering::SeqCst)) })
+                    .await?;
+                here.add_permits(1);
+                may.acquire().await.unwrap().forget();
+            }
+            Ok(())
+        }
+    });
+    let run = task.start(&()).await.unwrap();
+    let sql = rusqlite::Connection::open(&path).unwrap();
+    came.acquire().await.unwrap().forget();
+    sql.execute_batch("CREATE TABLE copy AS SELECT * FROM live")
+        .unwrap();
+    gate.add_permits(1);
+    came.acquire().await.unwrap().forget();
+    // A copy takes its place that had not got the second step.
+    sql.execute_batch(
+        "BEGIN IMMEDIATE; DELETE FROM events WHERE seq > (SELECT head_seq FROM copy);
+         DELETE FROM live; INSERT INTO live SELECT * FROM copy; DROP TABLE copy; COMMIT",
+    )
+    .unwrap();
+    gate.add_permits(100);
+    let ended = tokio::time::timeout(std::time::Duration::from_secs(30), run.wait()).await;
+    assert!(matches!(ended.unwrap().unwrap(), Outcome::Completed(())));
+    // The second and the third are done again, and the first is not.
+    assert_eq!(done.load(Ordering::SeqCst), 5);
+    engine.close().await.unwrap();
 }

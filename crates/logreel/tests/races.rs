@@ -267,6 +267,41 @@ async fn a_worker_leaves_a_run_of_a_newer_format_alone_and_drives_the_others() {
     worker.await.unwrap().unwrap();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_orphan_that_cannot_be_read_is_left_alone_and_the_others_are_driven() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("runs.db");
+    let options = Options {
+        create: true,
+        ..Options::default()
+    };
+    let store = Arc::new(SqliteStore::open(&path, options).unwrap());
+    let engine = Engine::builder().store(store).build().await.unwrap();
+    let task = echo(&engine);
+    let damaged = task.start(&1).queue().await.unwrap();
+    let orphan = task.start(&2).queue().await.unwrap();
+    let sql = rusqlite::Connection::open(&path).unwrap();
+    // Someone has them whom nobody knows, and a page of the disk is not what it was.
+    sql.execute_batch("UPDATE live SET owner = 7, since = 0, epoch = 1")
+        .unwrap();
+    let written = sql.execute(
+        "UPDATE runs SET facts = '{' WHERE run = ?1",
+        [damaged.id().to_string()],
+    );
+    assert_eq!(written.unwrap(), 1);
+    let worker = {
+        let engine = engine.clone();
+        tokio::spawn(async move { engine.work(1).await })
+    };
+    assert_eq!(orphan.wait().await.unwrap(), Outcome::Completed(2));
+    let later = task.start(&3).queue().await.unwrap();
+    assert_eq!(later.wait().await.unwrap(), Outcome::Completed(3));
+    let refused = damaged.entry().await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Corrupt);
+    engine.close().await.unwrap();
+    worker.await.unwrap().unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_claim_or_a_start_whose_answer_was_lost_with_the_store_is_driven_once_it_is_back() {
     let store: Arc<dyn RunStore> = Arc::new(MemoryStore::new(Arc::new(store::SystemEnv)));
