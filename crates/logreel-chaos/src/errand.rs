@@ -41,14 +41,24 @@ impl Errand {
     }
 }
 
-/// Puts the specs in the yard. The steps that write, by the name of what has them.
-pub fn write(yard: &Yard) -> Result<BTreeMap<String, Vec<String>>> {
-    let mut writes = BTreeMap::new();
+/// A step of a spec.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    pub id: String,
+    pub is_write: bool,
+}
+
+/// The steps by the name of what has them: each needs the one before it.
+pub type Chains = BTreeMap<String, Vec<Step>>;
+
+/// Puts the specs in the yard.
+pub fn write(yard: &Yard) -> Result<Chains> {
+    let mut chains = Chains::new();
     for errand in Errand::ALL {
         let name = errand.name();
-        let (text, written) = spec(errand)?;
+        let (text, steps) = spec(errand)?;
         yard.write(&format!("{name}.toml"), &text)?;
-        writes.insert(name.to_owned(), written);
+        chains.insert(name.to_owned(), steps);
     }
     let part = format!(
         "name = \"part\"\n[[step]]\nid = \"pay\"\n{}[[step]]\nid = \"look\"\nneeds = [\"pay\"]\n{}",
@@ -56,13 +66,17 @@ pub fn write(yard: &Yard) -> Result<BTreeMap<String, Vec<String>>> {
         paying("read")
     );
     yard.write("part.toml", &part)?;
-    writes.insert("part".to_owned(), vec!["pay".to_owned()]);
-    Ok(writes)
+    let steps = [("pay", true), ("look", false)].map(|(id, is_write)| Step {
+        id: id.to_owned(),
+        is_write,
+    });
+    chains.insert("part".to_owned(), steps.to_vec());
+    Ok(chains)
 }
 
-fn spec(errand: Errand) -> Result<(String, Vec<String>)> {
+fn spec(errand: Errand) -> Result<(String, Vec<Step>)> {
     let mut text = format!("name = \"{}\"\n", errand.name());
-    let (mut writes, mut previous) = (Vec::new(), None);
+    let (mut steps, mut previous) = (Vec::new(), None);
     for n in 1..=20 {
         let id = format!("s{n:02}");
         let effect = match n % 5 {
@@ -78,12 +92,13 @@ fn spec(errand: Errand) -> Result<(String, Vec<String>)> {
         };
         let needs = previous.map_or(String::new(), |it| format!("needs = [\"{it}\"]\n"));
         write!(text, "[[step]]\nid = \"{id}\"\n{needs}{does}")?;
-        if effect == "write" {
-            writes.push(id.clone());
-        }
+        steps.push(Step {
+            id: id.clone(),
+            is_write: effect == "write",
+        });
         previous = Some(id);
     }
-    Ok((text, writes))
+    Ok((text, steps))
 }
 
 /// A step that pays.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::clock::millis;
+use crate::errand::{Chains, Step};
 use crate::fleet::Freeze;
 use crate::ledger::Entry;
 use crate::report::Report;
@@ -27,6 +28,9 @@ pub type Logs = BTreeMap<String, Vec<Event>>;
 
 /// How soon after it was woken a worker does what it was about to do: its command needs no more than to be begun.
 const AFTER_WAKING: Duration = millis(500);
+/// As many repeats of frozen workers may be chance: a command is begun within milliseconds of the look before it. More
+/// are a look that is not made.
+const TRACED_MOST: usize = 2;
 /// How far the database's stamps may be ahead of its clock, in microseconds: they are never behind what a client
 /// estimates it to be.
 const AHEAD: i64 = 50_000;
@@ -37,8 +41,8 @@ pub struct Evidence<'e> {
     pub seen: &'e Seen,
     pub freezes: &'e [Freeze],
     pub lease: Duration,
-    /// Every write of a run, by the name of what it runs.
-    pub writes: &'e BTreeMap<String, Vec<String>>,
+    /// What runs do, by the name of what they run.
+    pub chains: &'e Chains,
 }
 
 impl Evidence<'_> {
@@ -48,13 +52,24 @@ impl Evidence<'_> {
         self.one_line(report);
         self.drivers(report);
         self.effects(report);
+        self.chained(report);
+    }
+
+    fn events(&self, run: &str) -> &[Event] {
+        self.logs.get(run).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    fn chain(&self, run: &str) -> &[Step] {
+        let first = self.events(run).first().map(|event| &event.body["agent"]);
+        let name = first.and_then(Value::as_str).unwrap_or_default();
+        self.chains.get(name).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// Whatever anyone was shown is there.
     fn acknowledged(&self, report: &mut Report) {
         let mut lost = Vec::new();
         for ((run, seq), digest) in &self.seen.events {
-            let events = self.logs.get(run).map(Vec::as_slice).unwrap_or_default();
+            let events = self.events(run);
             let there = events.iter().find(|event| event.seq == *seq);
             if there.is_none_or(|event| event.digest != *digest) {
                 lost.push(format!("event {seq} of {run}"));
@@ -64,9 +79,10 @@ impl Evidence<'_> {
         let kept = self.seen.events.len();
         report.check("acknowledged events that were kept in mind", kept, kept > 0);
         report.none("of them lost or changed", &lost);
-        report.tell(
+        report.check(
             "runs followed to their end, begun anew",
             format!("{}, {}", self.seen.followed, self.seen.follows_again),
+            self.seen.followed > 0,
         );
         report.tell("starts asked for again", self.seen.starts_again);
         report.none("what no witness should have seen", &self.seen.wrong);
@@ -80,15 +96,19 @@ impl Evidence<'_> {
                 Told::Signal => event.kind == "signal.received",
                 Told::Pause => event.kind == "wait.started" && event.body["kind"] == "paused",
             };
-            let events = self.logs.get(run).map(Vec::as_slice).unwrap_or_default();
+            let events = self.events(run);
             let times = events.iter().filter(says_so).count();
             if times != 1 {
                 wrong.push(format!("{told:?} of {run}, {times} times"));
             }
         }
         let told = |what: Told| self.seen.told.iter().filter(|(_, it)| *it == what).count();
-        report.tell("signals acknowledged", told(Told::Signal));
-        report.tell("pauses acknowledged", told(Told::Pause));
+        for (what, told) in [
+            ("signals acknowledged", told(Told::Signal)),
+            ("pauses acknowledged", told(Told::Pause)),
+        ] {
+            report.check(what, told, told > 0);
+        }
         report.tell("told again", self.seen.told_again);
         report.none("of them not done, or twice", &wrong);
     }
@@ -168,33 +188,12 @@ impl Evidence<'_> {
     /// stored was, and still is.
     fn effects(&self, report: &mut Report) {
         let (mut by_key, mut unannounced) = (BTreeMap::<&str, Vec<&Entry>>::new(), Vec::new());
-        let mut paid: BTreeSet<(&str, &str)> = BTreeSet::new();
         for entry in self.entries.iter().filter(|entry| entry.effect == "write") {
             by_key.entry(&entry.key).or_default().push(entry);
-            paid.insert((&entry.run, &entry.step));
-            let events = self
-                .logs
-                .get(&entry.run)
-                .map(Vec::as_slice)
-                .unwrap_or_default();
-            let announced = events.iter().find(|event| {
-                event.kind == "step.started" && event.body["key"].as_str() == Some(&entry.key)
-            });
+            let announced = self.announced_at(entry);
             // One that is younger than the effect took the place of one that a driver was told is stored.
-            if announced.is_none_or(|event| event.stored_at > entry.wall + AHEAD) {
+            if announced.is_none_or(|at| at > entry.wall + AHEAD) {
                 unannounced.push(format!("{} of {}", entry.step, entry.run));
-            }
-        }
-        let mut missing = Vec::new();
-        for (run, events) in self.logs {
-            if events.iter().any(|event| event.kind == "run.completed") {
-                let first = events.first().map(|event| &event.body["agent"]);
-                let name = first.and_then(Value::as_str).unwrap_or_default();
-                let writes = self.writes.get(name).map(Vec::as_slice).unwrap_or_default();
-                let unpaid = writes
-                    .iter()
-                    .filter(|step| !paid.contains(&(run, step.as_str())));
-                missing.extend(unpaid.map(|step| format!("{step} of {run}")));
             }
         }
         let (mut twice, mut traced) = (Vec::new(), Vec::new());
@@ -220,23 +219,77 @@ impl Evidence<'_> {
         }
         report.tell("keys of writes in the ledger", by_key.len());
         report.none("keys twice in the ledger", &twice);
-        report.tell("of them right after a freeze (SEMANTICS 22)", traced.len());
+        let few = traced.len() <= TRACED_MOST;
+        let told = format!("{} (at most {TRACED_MOST})", traced.len());
+        report.check("of them right after a freeze (SEMANTICS 22)", told, few);
         for told in traced {
             println!("a repeat by a frozen worker: {told}");
         }
         report.none("writes that were not announced before", &unannounced);
+    }
+
+    /// Each step is paid after the end of the one before it was stored, under one key, and no write is left out.
+    fn chained(&self, report: &mut Report) {
+        let (mut keys, mut early) = (BTreeMap::<_, BTreeSet<&str>>::new(), Vec::new());
+        for entry in self.entries {
+            let paid = (entry.run.as_str(), entry.step.as_str());
+            keys.entry(paid).or_default().insert(&entry.key);
+            let chain = self.chain(&entry.run);
+            let at = chain.iter().position(|step| step.id == entry.step);
+            let before = at.and_then(|at| chain.get(at.checked_sub(1)?));
+            // That end was acknowledged to a driver, who went on because of it.
+            let is_early = |before: &Step| {
+                let mut ends = self.events(&entry.run).iter().filter(|event| {
+                    let ends = ["step.finished", "step.resolved", "wait.ended"];
+                    ends.contains(&&*event.kind) && event.body["step"] == *before.id
+                });
+                !ends.any(|end| end.stored_at <= entry.wall + AHEAD)
+            };
+            if let Some(before) = before.filter(|before| is_early(before)) {
+                let (step, run) = paid;
+                early.push(format!("{step} of {run} before the end of {}", before.id));
+            }
+        }
+        let mut missing = Vec::new();
+        for (run, events) in self.logs {
+            if events.iter().any(|event| event.kind == "run.completed") {
+                let writes = self.chain(run).iter().filter(|step| step.is_write);
+                let unpaid = writes.filter(|step| !keys.contains_key(&(&**run, &*step.id)));
+                missing.extend(unpaid.map(|step| format!("{} of {run}", step.id)));
+            }
+        }
+        let several = keys.iter().filter(|(_, keys)| keys.len() > 1);
+        let several: Vec<String> = several
+            .map(|((run, step), keys)| format!("{step} of {run} has {keys:?}"))
+            .collect();
+        report.none("steps with two keys", &several);
+        report.none("steps paid before what they need was stored", &early);
         report.none("writes of completed runs that did not happen", &missing);
     }
 
+    /// When the write was announced first.
+    fn announced_at(&self, entry: &Entry) -> Option<i64> {
+        let mut events = self.events(&entry.run).iter();
+        let announces = |event: &&Event| {
+            event.kind == "step.started" && event.body["key"].as_str() == Some(&entry.key)
+        };
+        Some(events.find(announces)?.stored_at)
+    }
+
     /// The worker stood still longer than its lease, someone else went on meanwhile, and what it was about to
-    /// do came right after it was woken.
+    /// do, and had announced, came right after it was woken.
     fn explains(&self, freeze: &Freeze, before: &Entry, again: &Entry) -> bool {
+        let since = again.at.saturating_sub(freeze.from).as_micros();
+        let frozen_at = again.wall - i64::try_from(since).unwrap_or(i64::MAX);
         freeze.worker == again.worker
             && freeze.worker != before.worker
             && freeze.until - freeze.from >= self.lease
             && before.at > freeze.from
             && again.at >= freeze.until
             && again.at - freeze.until < AFTER_WAKING
+            && self
+                .announced_at(again)
+                .is_some_and(|at| at <= frozen_at + AHEAD)
     }
 }
 
@@ -254,6 +307,7 @@ mod tests {
         entries: Vec<Entry>,
         seen: Seen,
         freezes: Vec<Freeze>,
+        chain: Vec<Step>,
     }
 
     impl Story {
@@ -282,6 +336,10 @@ mod tests {
                 entries: vec![paid("k", "w1.1", 10_000)],
                 seen,
                 freezes: Vec::new(),
+                chain: vec![Step {
+                    id: "pay".to_owned(),
+                    is_write: true,
+                }],
             }
         }
 
@@ -294,7 +352,7 @@ mod tests {
                 seen: &self.seen,
                 freezes: &self.freezes,
                 lease: millis(2000),
-                writes: &BTreeMap::from([("storm".to_owned(), vec!["pay".to_owned()])]),
+                chains: &Chains::from([("storm".to_owned(), self.chain.clone())]),
             }
             .judge(&mut report);
             report.wrong().map(str::to_owned).collect()
@@ -345,6 +403,14 @@ mod tests {
             story.freezes = vec![unrelated];
             assert_eq!(story.wrong().len(), 1, "{:?}", story.freezes);
         }
+        // It was announced only after the worker was woken: nobody stood before it with the announcement made.
+        story.freezes = vec![freeze("w2.1", 9000, 14_000)];
+        let announced = |story: &mut Story, at: i64| {
+            story.logs.get_mut(RUN).unwrap()[1].stored_at = at;
+        };
+        announced(&mut story, 9_500_000);
+        assert_eq!(story.wrong().len(), 1);
+        announced(&mut story, 2_000_000);
         // Nobody else went on: it did the same twice.
         story.freezes = vec![freeze("w2.1", 9000, 14_000)];
         story.entries[0].worker = "w2.1".to_owned();
@@ -406,10 +472,55 @@ mod tests {
             body: json!({"step": "other", "key": "l"}),
         };
         story.logs.get_mut(RUN).unwrap()[2] = again;
-        story.entries.push(paid("l", "w2.1", 10_100));
+        story.entries.push(Entry {
+            step: "other".to_owned(),
+            ..paid("l", "w2.1", 10_100)
+        });
         assert_eq!(
             story.wrong(),
             [r#"epochs with two drivers: epoch 1 of run_1 was driven by {"w1.1", "w2.1"}"#]
+        );
+    }
+
+    #[test]
+    fn a_step_that_is_paid_under_two_keys_is_named() {
+        let mut story = Story::new();
+        let again = Event {
+            seq: 3,
+            epoch: 2,
+            kind: "step.started".to_owned(),
+            digest: "d3".to_owned(),
+            stored_at: 3_000_000,
+            body: json!({"step": "pay", "key": "l"}),
+        };
+        story.logs.get_mut(RUN).unwrap()[2] = again;
+        story.logs.get_mut(RUN).unwrap()[3].epoch = 2;
+        story.seen.events.clear();
+        story.entries.push(paid("l", "w2.1", 14_000));
+        assert_eq!(
+            story.wrong(),
+            [r#"steps with two keys: pay of run_1 has {"k", "l"}"#]
+        );
+    }
+
+    #[test]
+    fn a_step_that_is_paid_before_the_end_of_what_it_needs_is_named() {
+        let mut story = Story::new();
+        story.chain.push(Step {
+            id: "look".to_owned(),
+            is_write: false,
+        });
+        story.entries.push(Entry {
+            effect: "read".to_owned(),
+            step: "look".to_owned(),
+            ..paid("m", "w1.1", 10_100)
+        });
+        assert_eq!(story.wrong(), [""; 0]);
+        // The end that its driver was told of is gone, and another came later.
+        story.logs.get_mut(RUN).unwrap()[2].stored_at = 10_200_000;
+        assert_eq!(
+            story.wrong(),
+            ["steps paid before what they need was stored: look of run_1 before the end of pay"]
         );
     }
 

@@ -155,6 +155,8 @@ pub struct Worker {
     verb: Vec<String>,
     skew_seconds: i64,
     lives: u32,
+    /// How much its log had when this life began.
+    log_begins: u64,
     alive: Option<Alive>,
     pub freezes: Vec<Freeze>,
 }
@@ -165,6 +167,9 @@ struct Alive {
     pid: Pid,
     frozen_since: Option<Duration>,
 }
+
+/// What a worker and a server say once they are there.
+const READY: [&str; 2] = ["driving up to", "serving "];
 
 impl Worker {
     pub fn new(name: &str, host: usize, store: String, at_once: usize) -> Self {
@@ -195,6 +200,7 @@ impl Worker {
             verb: verb.iter().map(ToString::to_string).collect(),
             skew_seconds: 0,
             lives: 0,
+            log_begins: 0,
             alive: None,
             freezes: Vec::new(),
         }
@@ -247,6 +253,7 @@ impl Worker {
             command.env("NO_FAKE_STAT", "1");
         }
         let log = yard.log(&format!("{}.log", self.name))?;
+        self.log_begins = log.metadata()?.len();
         let mut child = command
             .args(&self.verb)
             .stdout(log.try_clone()?)
@@ -266,12 +273,16 @@ impl Worker {
 
     /// Waits until it says that it takes runs.
     pub fn wait_until_ready(&self, yard: &Yard) -> Result<()> {
-        let log = yard.path("logs").join(format!("{}.log", self.name));
-        clock::until("a worker is ready", Duration::from_secs(30), || {
-            let said = std::fs::read_to_string(&log)?;
-            let ready = said.lines().filter(|line| line.contains("driving up to"));
-            Ok(ready.count() >= usize::try_from(self.lives)?)
-        })
+        let is_ready = || self.was_ready(yard);
+        clock::until("a worker is ready", Duration::from_secs(30), is_ready)
+    }
+
+    /// Whether it has found its database in this life, and said that it is there.
+    pub fn was_ready(&self, yard: &Yard) -> Result<bool> {
+        let said = std::fs::read(yard.path("logs").join(format!("{}.log", self.name)))?;
+        let said = said.get(usize::try_from(self.log_begins)?..);
+        let said = String::from_utf8_lossy(said.unwrap_or_default());
+        Ok(READY.iter().any(|ready| said.contains(ready)))
     }
 
     /// SIGKILL; what it had started is left as it is. The time right before.

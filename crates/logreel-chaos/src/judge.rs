@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result};
 
 use crate::clock::millis;
 use crate::database::Server;
+use crate::errand::Chains;
 use crate::evidence::{Event, Evidence, Logs};
 use crate::fleet::Freeze;
 use crate::ledger;
@@ -21,8 +22,7 @@ pub struct Case<'c> {
     pub store: &'c str,
     pub seen: &'c Seen,
     pub freezes: &'c [Freeze],
-    /// Every write of a run, by the name of what it runs.
-    pub writes: &'c BTreeMap<String, Vec<String>>,
+    pub chains: &'c Chains,
 }
 
 impl Case<'_> {
@@ -36,7 +36,7 @@ impl Case<'_> {
             seen: self.seen,
             freezes: self.freezes,
             lease: self.yard.lease,
-            writes: self.writes,
+            chains: self.chains,
         }
         .judge(report);
         let of = |kind: &str| {

@@ -136,6 +136,11 @@ impl Proxy {
         lines.len()
     }
 
+    /// Whether anyone is connected.
+    pub fn is_used(&self) -> bool {
+        !self.shared.state().lines.is_empty()
+    }
+
     /// Nobody comes through until then.
     pub fn close(&self, until: Duration) {
         self.shared.state().closed_until = until;

@@ -57,7 +57,7 @@ fn two(yard: &Yard) -> Result<(Database, Database)> {
 }
 
 fn lose_the_primary(yard: &Yard, args: &Args, report: &mut Report) -> Result<()> {
-    let writes = errand::write(yard)?;
+    let chains = errand::write(yard)?;
     let (primary, standby) = two(yard)?;
     let to_primary = Proxy::start(primary.socket())?;
     let to_standby = Proxy::start(standby.socket())?;
@@ -136,7 +136,7 @@ fn lose_the_primary(yard: &Yard, args: &Args, report: &mut Report) -> Result<()>
         store: &store,
         seen: &witness.seen(),
         freezes: &[],
-        writes: &writes,
+        chains: &chains,
     };
     case.judge(report)
 }

@@ -168,6 +168,8 @@ struct Storm<'y> {
     dice: Dice,
     /// What follows from what was done, and when.
     sequels: Vec<(Duration, Sequel)>,
+    /// What nobody would have felt when it was due: the database was away.
+    postponed: Vec<Deed>,
 }
 
 /// Where `logreel` finds a database behind a proxy.
@@ -215,11 +217,12 @@ impl<'y> Storm<'y> {
             skewed,
             dice: Dice::new(yard.seed),
             sequels: Vec::new(),
+            postponed: Vec::new(),
         })
     }
 
     fn blow(mut self, settings: &Settings) -> Result<Report> {
-        let writes = errand::write(self.yard)?;
+        let chains = errand::write(self.yard)?;
         let (witness, store) = (Witness::default(), url(&[&self.outside]));
         // All at once on an empty database.
         for worker in &mut self.workers {
@@ -274,7 +277,7 @@ impl<'y> Storm<'y> {
             store: &store,
             seen: &witness.seen(),
             freezes: &freezes,
-            writes: &writes,
+            chains: &chains,
         }
         .judge(&mut report)?;
         Ok(report)
@@ -294,6 +297,11 @@ impl<'y> Storm<'y> {
         let mut plan = Vec::new();
         for (deed, times) in deeds.into_iter().chain(traps) {
             // One in each share of the time: at random, and never all at the end.
+            let faults = match deed {
+                // There is time left when it has to be postponed.
+                Deed::Close | Deed::Hold => faults.mul_f64(0.8),
+                _ => faults,
+            };
             for n in 0..times {
                 let share = faults.div_f64(f64::from(u32::try_from(times).unwrap_or(1)));
                 let from = share * u32::try_from(n).unwrap_or(0);
@@ -320,7 +328,9 @@ impl<'y> Storm<'y> {
             while now() < begun + faults {
                 let at = now();
                 self.follow_up(at)?;
-                while let Some((_, deed)) = plan.next_if(|(due, _)| begun + *due <= at) {
+                let postponed = std::mem::take(&mut self.postponed);
+                let due = std::iter::from_fn(|| plan.next_if(|(due, _)| begun + *due <= at));
+                for deed in postponed.into_iter().chain(due.map(|(_, deed)| deed)) {
                     match deed {
                         Deed::Crash => owed += 1,
                         deed => {
@@ -433,14 +443,24 @@ impl<'y> Storm<'y> {
             }
             Deed::Close => {
                 let long = self.dice.between(lease, 3 * lease);
-                self.some_proxy().close(at + long);
-                done.closes += 1;
+                match self.proxy_of_some_worker() {
+                    Some(proxy) => {
+                        proxy.close(at + long);
+                        done.closes += 1;
+                    }
+                    None => self.postponed.push(deed),
+                }
                 Ok(None)
             }
             Deed::Hold => {
                 let long = self.dice.between(lease / 2, 3 * lease);
-                self.some_proxy().hold(at + long);
-                done.holds += 1;
+                match self.proxy_of_some_worker() {
+                    Some(proxy) => {
+                        proxy.hold(at + long);
+                        done.holds += 1;
+                    }
+                    None => self.postponed.push(deed),
+                }
                 Ok(None)
             }
             // Done beside everything else.
@@ -458,19 +478,27 @@ impl<'y> Storm<'y> {
         indexes.get(index).copied()
     }
 
+    /// That of a worker which has connections now, and so feels it.
+    fn proxy_of_some_worker(&mut self) -> Option<&Proxy> {
+        let used = self.proxies.iter().filter(|proxy| proxy.is_used());
+        let used: Vec<&Proxy> = used.collect();
+        let index = self.dice.below(used.len());
+        used.get(index).copied()
+    }
+
     /// A worker's, mostly; sometimes that of those outside.
     fn some_proxy(&mut self) -> &Proxy {
         let index = self.dice.below(self.proxies.len() + 1);
         self.proxies.get(index).unwrap_or(&self.outside)
     }
 
-    /// As a supervisor does: whoever left by itself is started again, soon. Only a database that is away is a
-    /// reason to leave.
+    /// As a supervisor does: whoever left by itself is started again, soon. Only a database that is away when it starts
+    /// is a reason to leave.
     fn keep_alive(&mut self, done: &mut Done) -> Result<()> {
         for (index, worker) in self.workers.iter_mut().enumerate() {
             if let Some(ended) = worker.has_died()? {
                 match ended.code() {
-                    Some(4) => done.refused += 1,
+                    Some(4) if !worker.was_ready(self.yard)? => done.refused += 1,
                     _ => done.wrong.push(format!("{} left: {ended}", worker.life())),
                 }
                 self.sequels
