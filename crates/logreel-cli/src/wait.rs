@@ -37,15 +37,20 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     let until = args.timeout.map(|timeout| SystemEnv.monotonic() + timeout);
     let mut codes = Vec::with_capacity(runs.len());
     for run in &runs {
-        let (entry, code) = match until {
-            None => settled(store, run, out).await?,
+        let mut seen = None;
+        let settling = settled(store, run, out, &mut seen);
+        let settled = match until {
+            None => Some(settling.await),
             Some(until) => {
                 let left = until.saturating_sub(SystemEnv.monotonic());
-                match tokio::time::timeout(left, settled(store, run, out)).await {
-                    Ok(settled) => settled?,
-                    Err(_) => (store.entry(run).await?, OUT_OF_TIME),
-                }
+                tokio::time::timeout(left, settling).await.ok()
             }
+        };
+        let (entry, code) = match (settled, seen) {
+            (Some(settled), _) => settled?,
+            // As it was a moment ago, or before the store went away.
+            (None, Some(entry)) => (entry, OUT_OF_TIME),
+            (None, None) => (store.entry(run).await?, OUT_OF_TIME),
         };
         codes.push(code);
         if out.json {
@@ -68,8 +73,13 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     Ok(first.unwrap_or(0))
 }
 
-/// Waits until the run has ended or is parked; gives the exit code for it.
-async fn settled(store: &dyn RunStore, run: &RunId, out: &Output) -> anyhow::Result<(Entry, u8)> {
+/// Waits until the run has ended or is parked; gives the exit code for it. Meanwhile `seen` is how it was last.
+async fn settled(
+    store: &dyn RunStore,
+    run: &RunId,
+    out: &Output,
+    seen: &mut Option<Entry>,
+) -> anyhow::Result<(Entry, u8)> {
     let mut doorbell = store.watch(run);
     let mut patience = Patience::default();
     let mut told = false;
@@ -78,7 +88,8 @@ async fn settled(store: &dyn RunStore, run: &RunId, out: &Output) -> anyhow::Res
         if let Some((entry, Some(code))) = looked {
             return Ok((entry, code));
         }
-        if !told && looked.is_some_and(|(entry, _)| entry.is_orphaned()) {
+        *seen = looked.map(|(entry, _)| entry).or(seen.take());
+        if !told && seen.as_ref().is_some_and(Entry::is_orphaned) {
             told = true;
             let short = run.short();
             out.note(format!(

@@ -645,15 +645,21 @@ fn whoever_drives_a_run_alone_or_waits_for_it_outlives_a_postgres_server_that_is
     let mut waiting = again
         .project
         .start_with(again.command(), &["wait", "@last"]);
-    waiting.until("nobody drives");
+    let for_a_while = ["wait", "@last", "--timeout", "10s"];
+    let mut impatient = again.project.start_with(again.command(), &for_a_while);
+    for process in [&mut waiting, &mut impatient] {
+        process.until("nobody drives");
+    }
     let mut resuming = again.project.start_with(again.command(), &["resume"]);
     assert_eq!(again.project.read("began"), "here\n");
 
     server.down();
     let away = "the store cannot be reached; trying again until it can";
-    for process in [&mut running, &mut resuming, &mut waiting] {
+    for process in [&mut running, &mut resuming, &mut waiting, &mut impatient] {
         process.until(away);
     }
+    let waited = impatient.end();
+    assert_eq!(waited.code, 124, "its time is over: {}", waited.err);
     let said = behind.notes.path().join("logreel");
     common::kill::until("the process in the background knows", || {
         let files = std::fs::read_dir(&said).unwrap().flatten();
