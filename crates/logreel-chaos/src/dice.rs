@@ -25,6 +25,12 @@ impl Dice {
         usize::try_from(self.draw() % many).unwrap_or(0)
     }
 
+    /// One of them; none of none.
+    pub fn choose<T>(&mut self, from: Vec<T>) -> Option<T> {
+        let index = self.below(from.len());
+        from.into_iter().nth(index)
+    }
+
     pub fn between(&mut self, least: Duration, most: Duration) -> Duration {
         let span = u64::try_from(most.saturating_sub(least).as_micros()).unwrap_or(0);
         least + Duration::from_micros(self.draw() % (span + 1))

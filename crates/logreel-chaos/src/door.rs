@@ -8,7 +8,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 
-use crate::clock::{millis, now, pause};
+use crate::clock::{millis, now, pause, wall_micros};
+use crate::dice::Dice;
 use crate::fleet::Host;
 use crate::yard::Yard;
 
@@ -22,9 +23,16 @@ pub enum Door<'d> {
     Program { store: String, host: &'d Host },
 }
 
-/// A port that is free for now.
+/// A port that is free for now, and for as long as its server is down: no connection is given one of these as its own.
 pub fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+    let mut dice = Dice::new(wall_micros().unsigned_abs() ^ u64::from(std::process::id()));
+    for _ in 0..100 {
+        let port = 20_000 + u16::try_from(dice.below(10_000))?;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    bail!("no port from 20000 to 30000 is free")
 }
 
 impl Door<'_> {

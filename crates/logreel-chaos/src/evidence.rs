@@ -1,5 +1,5 @@
-//! What must be true of logs, ledger and what witnesses saw, whatever was done to the fleet. It only compares: where all of
-//! that comes from is [`judge`](crate::judge)'s.
+//! What must be true of logs, ledger and what witnesses saw, whatever was done to the fleet. It only compares: where
+//! all of that comes from is [`judge`](crate::judge)'s.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::clock::millis;
-use crate::errand::{Chains, Step};
+use crate::errand::{Chains, Does, Step};
 use crate::fleet::Freeze;
 use crate::ledger::Entry;
 use crate::report::Report;
@@ -28,12 +28,30 @@ pub type Logs = BTreeMap<String, Vec<Event>>;
 
 /// How soon after it was woken a worker does what it was about to do: its command needs no more than to be begun.
 const AFTER_WAKING: Duration = millis(500);
-/// As many repeats of frozen workers may be chance: a command is begun within milliseconds of the look before it. More
-/// are a look that is not made.
-const TRACED_MOST: usize = 2;
+/// Of so many runs some are told something from outside.
+const TOLD_OF: usize = 8;
 /// How far the database's stamps may be ahead of its clock, in microseconds: they are never behind what a client
 /// estimates it to be.
 const AHEAD: i64 = 50_000;
+
+/// What must have been seen at least, because an experiment in which too little happened shows nothing. What nothing is
+/// expected of is only told.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Expected {
+    /// Signals that came before their run waited for them.
+    pub kept: usize,
+    /// Signals that came while it did.
+    pub heard: usize,
+    /// Runs that were taken from a worker that was lost.
+    pub taken_up: usize,
+    /// Writes in doubt that `reconcile` settled.
+    pub settled: usize,
+    /// Questions to the ledger.
+    pub questions: usize,
+    /// And at most: as many repeats of frozen workers may be chance, because a command is begun within milliseconds of
+    /// the look before it. More are a look that is not made.
+    pub repeats_most: usize,
+}
 
 pub struct Evidence<'e> {
     pub logs: &'e Logs,
@@ -43,6 +61,7 @@ pub struct Evidence<'e> {
     pub lease: Duration,
     /// What runs do, by the name of what they run.
     pub chains: &'e Chains,
+    pub expected: Expected,
 }
 
 impl Evidence<'_> {
@@ -59,10 +78,10 @@ impl Evidence<'_> {
         self.logs.get(run).map(Vec::as_slice).unwrap_or_default()
     }
 
-    fn chain(&self, run: &str) -> &[Step] {
-        let first = self.events(run).first().map(|event| &event.body["agent"]);
-        let name = first.and_then(Value::as_str).unwrap_or_default();
-        self.chains.get(name).map(Vec::as_slice).unwrap_or_default()
+    /// What a run does; `None` of one that does what no spec says.
+    fn chain(&self, run: &str) -> Option<&[Step]> {
+        let name = self.events(run).first()?.body["agent"].as_str()?;
+        self.chains.get(name).map(Vec::as_slice)
     }
 
     /// Whatever anyone was shown is there.
@@ -88,29 +107,52 @@ impl Evidence<'_> {
         report.none("what no witness should have seen", &self.seen.wrong);
     }
 
-    /// Whatever was acknowledged to whoever told a run something was done, once.
+    /// Whoever was to be told something was, and what was acknowledged was done, once.
     fn told(&self, report: &mut Report) {
-        let mut wrong = Vec::new();
+        let (mut untold, mut wrong) = (Vec::new(), Vec::new());
+        for (run, telling) in &self.seen.to_tell {
+            let pause = telling.pauses.then_some(Told::Pause);
+            for what in pause.into_iter().chain([Told::Signal]) {
+                if !self.seen.told.contains(&(run.clone(), what)) {
+                    untold.push(format!("{what:?} of {run}"));
+                }
+            }
+        }
         for (run, told) in &self.seen.told {
-            let says_so = |event: &&Event| match told {
-                Told::Signal => event.kind == "signal.received",
-                Told::Pause => event.kind == "wait.started" && event.body["kind"] == "paused",
-            };
-            let events = self.events(run);
-            let times = events.iter().filter(says_so).count();
+            let times = self.events(run).iter().filter(|it| says(it, *told)).count();
             if times != 1 {
                 wrong.push(format!("{told:?} of {run}, {times} times"));
             }
         }
-        let told = |what: Told| self.seen.told.iter().filter(|(_, it)| *it == what).count();
+        let are_few = self.seen.runs.len() < TOLD_OF;
         for (what, told) in [
-            ("signals acknowledged", told(Told::Signal)),
-            ("pauses acknowledged", told(Told::Pause)),
+            ("signals acknowledged", Told::Signal),
+            ("pauses acknowledged", Told::Pause),
         ] {
-            report.check(what, told, told > 0);
+            let to_tell = self.seen.to_tell.keys();
+            let many = to_tell
+                .filter(|run| self.seen.told.contains(&((*run).clone(), told)))
+                .count();
+            report.check(what, many, many > 0 || are_few);
         }
+        report.none("what runs were to be told and were not", &untold);
         report.tell("told again", self.seen.told_again);
         report.none("of them not done, or twice", &wrong);
+        let (mut kept, mut heard) = (0, 0);
+        for run in self.seen.to_tell.keys() {
+            let came = self.events(run).iter().find(|it| says(it, Told::Signal));
+            match came.map(|event| event.body["wait"].is_null()) {
+                Some(true) => kept += 1,
+                Some(false) => heard += 1,
+                None => {}
+            }
+        }
+        report.least("signals kept until awaited", kept, self.expected.kept);
+        report.least("signals heard while awaited", heard, self.expected.heard);
+        let asked: BTreeSet<&String> = self.seen.runs.values().collect();
+        let children = self.logs.iter().filter(|(run, _)| !asked.contains(run));
+        let paused = children.filter(|(_, events)| events.iter().any(|it| says(it, Told::Pause)));
+        report.tell("children paused with their parents", paused.count());
     }
 
     /// Events are numbered without a gap, and epochs never go back.
@@ -190,9 +232,8 @@ impl Evidence<'_> {
         let (mut by_key, mut unannounced) = (BTreeMap::<&str, Vec<&Entry>>::new(), Vec::new());
         for entry in self.entries.iter().filter(|entry| entry.effect == "write") {
             by_key.entry(&entry.key).or_default().push(entry);
-            let announced = self.announced_at(entry);
             // One that is younger than the effect took the place of one that a driver was told is stored.
-            if announced.is_none_or(|at| at > entry.wall + AHEAD) {
+            if !self.announced(entry).any(|at| at <= entry.wall + AHEAD) {
                 unannounced.push(format!("{} of {}", entry.step, entry.run));
             }
         }
@@ -219,9 +260,12 @@ impl Evidence<'_> {
         }
         report.tell("keys of writes in the ledger", by_key.len());
         report.none("keys twice in the ledger", &twice);
-        let few = traced.len() <= TRACED_MOST;
-        let told = format!("{} (at most {TRACED_MOST})", traced.len());
-        report.check("of them right after a freeze (SEMANTICS 22)", told, few);
+        let (many, most) = (traced.len(), self.expected.repeats_most);
+        report.check(
+            "beside them right after a freeze (SEMANTICS 22)",
+            format!("{many} (at most {most})"),
+            many <= most,
+        );
         for told in traced {
             println!("a repeat by a frozen worker: {told}");
         }
@@ -230,30 +274,34 @@ impl Evidence<'_> {
 
     /// Each step is paid after the end of the one before it was stored, under one key, and no write is left out.
     fn chained(&self, report: &mut Report) {
-        let (mut keys, mut early) = (BTreeMap::<_, BTreeSet<&str>>::new(), Vec::new());
+        let mut keys = BTreeMap::<_, BTreeSet<&str>>::new();
+        let (mut later, mut early, mut unknown) = (0, Vec::new(), Vec::new());
         for entry in self.entries {
-            let paid = (entry.run.as_str(), entry.step.as_str());
-            keys.entry(paid).or_default().insert(&entry.key);
-            let chain = self.chain(&entry.run);
-            let at = chain.iter().position(|step| step.id == entry.step);
-            let before = at.and_then(|at| chain.get(at.checked_sub(1)?));
-            // That end was acknowledged to a driver, who went on because of it.
-            let is_early = |before: &Step| {
-                let mut ends = self.events(&entry.run).iter().filter(|event| {
-                    let ends = ["step.finished", "step.resolved", "wait.ended"];
-                    ends.contains(&&*event.kind) && event.body["step"] == *before.id
-                });
-                !ends.any(|end| end.stored_at <= entry.wall + AHEAD)
+            let (run, step) = (entry.run.as_str(), entry.step.as_str());
+            keys.entry((run, step)).or_default().insert(&entry.key);
+            let chain = self.chain(run).unwrap_or_default();
+            let Some(at) = chain.iter().position(|it| it.id == step) else {
+                unknown.push(format!("{step} of {run}"));
+                continue;
             };
-            if let Some(before) = before.filter(|before| is_early(before)) {
-                let (step, run) = paid;
+            let Some(before) = at.checked_sub(1).and_then(|at| chain.get(at)) else {
+                continue;
+            };
+            later += 1;
+            // That end was acknowledged to a driver, who went on because of it.
+            let mut ended = self.events(run).iter().filter(|it| ends(it, before));
+            if !ended.any(|end| end.stored_at <= entry.wall + AHEAD) {
                 early.push(format!("{step} of {run} before the end of {}", before.id));
             }
         }
         let mut missing = Vec::new();
         for (run, events) in self.logs {
+            let Some(chain) = self.chain(run) else {
+                unknown.push(format!("all of {run}"));
+                continue;
+            };
             if events.iter().any(|event| event.kind == "run.completed") {
-                let writes = self.chain(run).iter().filter(|step| step.is_write);
+                let writes = chain.iter().filter(|step| step.does == Does::Write);
                 let unpaid = writes.filter(|step| !keys.contains_key(&(&**run, &*step.id)));
                 missing.extend(unpaid.map(|step| format!("{} of {run}", step.id)));
             }
@@ -262,25 +310,31 @@ impl Evidence<'_> {
         let several: Vec<String> = several
             .map(|((run, step), keys)| format!("{step} of {run} has {keys:?}"))
             .collect();
+        report.none("steps that no spec has", &unknown);
         report.none("steps with two keys", &several);
-        report.none("steps paid before what they need was stored", &early);
+        report.check("steps paid that need another", later, later > 0);
+        report.none("of them paid before its end was stored", &early);
         report.none("writes of completed runs that did not happen", &missing);
     }
 
-    /// When the write was announced first.
-    fn announced_at(&self, entry: &Entry) -> Option<i64> {
-        let mut events = self.events(&entry.run).iter();
-        let announces = |event: &&Event| {
+    /// When the write was announced, each time.
+    fn announced(&self, entry: &Entry) -> impl Iterator<Item = i64> {
+        let announces = move |event: &&Event| {
             event.kind == "step.started" && event.body["key"].as_str() == Some(&entry.key)
         };
-        Some(events.find(announces)?.stored_at)
+        let events = self.events(&entry.run).iter();
+        events.filter(announces).map(|event| event.stored_at)
     }
 
     /// The worker stood still longer than its lease, someone else went on meanwhile, and what it was about to
-    /// do, and had announced, came right after it was woken.
+    /// do, and had announced, came right after it was woken. Nobody announced it again since then: whoever did that
+    /// has not asked `reconcile`.
     fn explains(&self, freeze: &Freeze, before: &Entry, again: &Entry) -> bool {
-        let since = again.at.saturating_sub(freeze.from).as_micros();
-        let frozen_at = again.wall - i64::try_from(since).unwrap_or(i64::MAX);
+        let wall_of = |at: Duration| {
+            let since = again.at.saturating_sub(at).as_micros();
+            again.wall - i64::try_from(since).unwrap_or(i64::MAX)
+        };
+        let (frozen_at, woken_at) = (wall_of(freeze.from), wall_of(freeze.until));
         freeze.worker == again.worker
             && freeze.worker != before.worker
             && freeze.until - freeze.from >= self.lease
@@ -288,9 +342,31 @@ impl Evidence<'_> {
             && again.at >= freeze.until
             && again.at - freeze.until < AFTER_WAKING
             && self
-                .announced_at(again)
+                .announced(again)
+                .next()
                 .is_some_and(|at| at <= frozen_at + AHEAD)
+            && self.announced(again).all(|at| at <= woken_at)
     }
+}
+
+/// Whether the event says that what was told was done.
+fn says(event: &Event, told: Told) -> bool {
+    match told {
+        Told::Signal => event.kind == "signal.received",
+        Told::Pause => event.kind == "wait.started" && event.body["kind"] == "paused",
+    }
+}
+
+/// Whether the step has its result by this event. On the way there doubts are settled so that it is tried again, and it
+/// waits for its child, for its next attempt, for a person: these have an end each that is none of the step's.
+fn ends(event: &Event, step: &Step) -> bool {
+    event.body["step"] == *step.id
+        && match (&*event.kind, step.does) {
+            ("step.finished", Does::Write | Does::Pays | Does::Child)
+            | ("wait.ended", Does::Waits) => true,
+            ("step.resolved", Does::Write) => event.body["resolution"].get("returned").is_some(),
+            _ => false,
+        }
 }
 
 #[cfg(test)]
@@ -298,6 +374,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::errand::Telling;
 
     const RUN: &str = "run_1";
 
@@ -312,14 +389,6 @@ mod tests {
 
     impl Story {
         fn new() -> Self {
-            let event = |seq: u64, kind: &str, body: Value| Event {
-                seq,
-                epoch: 1,
-                kind: kind.to_owned(),
-                digest: format!("d{seq}"),
-                stored_at: 1_000_000 * seq.cast_signed(),
-                body,
-            };
             let events = vec![
                 event(1, "run.started", json!({"agent": "storm"})),
                 event(2, "step.started", json!({"step": "pay", "key": "k"})),
@@ -336,10 +405,7 @@ mod tests {
                 entries: vec![paid("k", "w1.1", 10_000)],
                 seen,
                 freezes: Vec::new(),
-                chain: vec![Step {
-                    id: "pay".to_owned(),
-                    is_write: true,
-                }],
+                chain: vec![step("pay", Does::Write)],
             }
         }
 
@@ -353,9 +419,28 @@ mod tests {
                 freezes: &self.freezes,
                 lease: millis(2000),
                 chains: &Chains::from([("storm".to_owned(), self.chain.clone())]),
+                expected: Expected::default(),
             }
             .judge(&mut report);
             report.wrong().map(str::to_owned).collect()
+        }
+    }
+
+    fn step(id: &str, does: Does) -> Step {
+        Step {
+            id: id.to_owned(),
+            does,
+        }
+    }
+
+    fn event(seq: u64, kind: &str, body: Value) -> Event {
+        Event {
+            seq,
+            epoch: 1,
+            kind: kind.to_owned(),
+            digest: format!("d{seq}"),
+            stored_at: 1_000_000 * seq.cast_signed(),
+            body,
         }
     }
 
@@ -411,6 +496,16 @@ mod tests {
         announced(&mut story, 9_500_000);
         assert_eq!(story.wrong().len(), 1);
         announced(&mut story, 2_000_000);
+        // The woken one took the run up, announced it again, and asked nobody.
+        let body = json!({"step": "pay", "key": "k"});
+        story.logs.get_mut(RUN).unwrap().push(Event {
+            epoch: 2,
+            stored_at: 14_100_000,
+            ..event(5, "step.started", body)
+        });
+        assert_eq!(story.wrong().len(), 1);
+        story.logs.get_mut(RUN).unwrap()[4].stored_at = 9_900_000;
+        assert_eq!(story.wrong(), [""; 0]);
         // Nobody else went on: it did the same twice.
         story.freezes = vec![freeze("w2.1", 9000, 14_000)];
         story.entries[0].worker = "w2.1".to_owned();
@@ -440,16 +535,27 @@ mod tests {
             |times: u64| format!("of them not done, or twice: Signal of run_1, {times} times");
         assert_eq!(story.wrong(), [wrong(0)]);
         for (seq, expected) in [(5, vec![]), (6, vec![wrong(2)])] {
-            story.logs.get_mut(RUN).unwrap().push(Event {
-                seq,
-                epoch: 1,
-                kind: "signal.received".to_owned(),
-                digest: format!("d{seq}"),
-                stored_at: 1_000_000 * seq.cast_signed(),
-                body: json!({"name": "go"}),
-            });
+            let signal = event(seq, "signal.received", json!({"name": "go"}));
+            story.logs.get_mut(RUN).unwrap().push(signal);
             assert_eq!(story.wrong(), expected);
         }
+    }
+
+    #[test]
+    fn who_was_to_be_told_something_and_was_not_is_named() {
+        let mut story = Story::new();
+        let telling = Telling {
+            after: millis(0),
+            pauses: true,
+        };
+        story.seen.to_tell.insert(RUN.to_owned(), telling);
+        let untold =
+            |what: &str| format!("what runs were to be told and were not: {what} of run_1");
+        assert_eq!(story.wrong(), [untold("Pause"), untold("Signal")]);
+        story.seen.told.insert((RUN.to_owned(), Told::Pause));
+        let log = story.logs.get_mut(RUN).unwrap();
+        log.push(event(5, "wait.started", json!({"kind": "paused"})));
+        assert_eq!(story.wrong(), [untold("Signal")]);
     }
 
     #[test]
@@ -463,15 +569,12 @@ mod tests {
         );
         // Seen by nobody, and told by whose command paid what was announced in it.
         let mut story = Story::new();
-        let again = Event {
-            seq: 3,
-            epoch: 1,
-            kind: "step.started".to_owned(),
-            digest: "d3".to_owned(),
-            stored_at: 3_000_000,
-            body: json!({"step": "other", "key": "l"}),
-        };
+        story.chain.insert(0, step("other", Does::Write));
+        let again = event(3, "step.started", json!({"step": "other", "key": "l"}));
         story.logs.get_mut(RUN).unwrap()[2] = again;
+        let other = json!({"step": "other"});
+        let log = story.logs.get_mut(RUN).unwrap();
+        log.push(event(5, "step.finished", other));
         story.entries.push(Entry {
             step: "other".to_owned(),
             ..paid("l", "w2.1", 10_100)
@@ -485,15 +588,11 @@ mod tests {
     #[test]
     fn a_step_that_is_paid_under_two_keys_is_named() {
         let mut story = Story::new();
-        let again = Event {
-            seq: 3,
+        let body = json!({"step": "pay", "key": "l"});
+        story.logs.get_mut(RUN).unwrap()[2] = Event {
             epoch: 2,
-            kind: "step.started".to_owned(),
-            digest: "d3".to_owned(),
-            stored_at: 3_000_000,
-            body: json!({"step": "pay", "key": "l"}),
+            ..event(3, "step.started", body)
         };
-        story.logs.get_mut(RUN).unwrap()[2] = again;
         story.logs.get_mut(RUN).unwrap()[3].epoch = 2;
         story.seen.events.clear();
         story.entries.push(paid("l", "w2.1", 14_000));
@@ -506,10 +605,7 @@ mod tests {
     #[test]
     fn a_step_that_is_paid_before_the_end_of_what_it_needs_is_named() {
         let mut story = Story::new();
-        story.chain.push(Step {
-            id: "look".to_owned(),
-            is_write: false,
-        });
+        story.chain.push(step("look", Does::Pays));
         story.entries.push(Entry {
             effect: "read".to_owned(),
             step: "look".to_owned(),
@@ -520,8 +616,43 @@ mod tests {
         story.logs.get_mut(RUN).unwrap()[2].stored_at = 10_200_000;
         assert_eq!(
             story.wrong(),
-            ["steps paid before what they need was stored: look of run_1 before the end of pay"]
+            ["of them paid before its end was stored: look of run_1 before the end of pay"]
         );
+    }
+
+    #[test]
+    fn only_what_brings_the_result_of_a_step_is_its_end() {
+        let all = [Does::Write, Does::Pays, Does::Waits, Does::Child];
+        let ended_by = |kind: &str, more: Value| -> Vec<Does> {
+            let mut body = json!({"step": "pay"});
+            body["resolution"] = more;
+            let event = event(3, kind, body);
+            let ended = all.into_iter().filter(|it| ends(&event, &step("pay", *it)));
+            ended.collect()
+        };
+        let finished = [Does::Write, Does::Pays, Does::Child];
+        assert_eq!(ended_by("step.finished", Value::Null), finished);
+        assert_eq!(ended_by("wait.ended", Value::Null), [Does::Waits]);
+        let returned = json!({"returned": "receipt"});
+        assert_eq!(ended_by("step.resolved", returned), [Does::Write]);
+        for other in [json!("retry"), json!({"failed": "it was not done"})] {
+            assert!(ended_by("step.resolved", other).is_empty());
+        }
+        assert!(ended_by("child.finished", Value::Null).is_empty());
+        let of_another = event(3, "step.finished", json!({"step": "look"}));
+        assert!(!ends(&of_another, &step("pay", Does::Write)));
+    }
+
+    #[test]
+    fn what_no_spec_says_is_named() {
+        let mut story = Story::new();
+        story.entries[0].step = "other".to_owned();
+        story.chain = vec![step("nothing", Does::Pays)];
+        assert_eq!(story.wrong(), ["steps that no spec has: other of run_1"]);
+        story.logs.get_mut(RUN).unwrap()[0].body = json!({"agent": "another"});
+        let unknown = ["other of run_1", "all of run_1"];
+        let unknown = unknown.map(|it| format!("steps that no spec has: {it}"));
+        assert_eq!(story.wrong(), unknown);
     }
 
     #[test]

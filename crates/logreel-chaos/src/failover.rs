@@ -30,9 +30,12 @@ pub struct Args {
     /// Kills of a worker that waits for an answer.
     #[arg(long, default_value_t = 50)]
     kills: usize,
-    /// Kills of a worker with a command at work; and of one beside whom another works on the same host.
-    #[arg(long, default_value_t = 20)]
+    /// Kills of a worker with a command at work.
+    #[arg(long, default_value_t = 50)]
     others: usize,
+    /// Kills of one with a command at work, beside whom another works on the same host.
+    #[arg(long, default_value_t = 20)]
+    beside: usize,
 }
 
 /// An agent that waits for its model: at work, and no command is.
@@ -98,7 +101,7 @@ pub fn run(common: &Common, args: &Args) -> Result<bool> {
         apart.measure(&talk, args.kills, &mut report)?;
         apart.measure(&nap, args.others, &mut report)?;
         apart.same_host()?;
-        apart.measure(&beside, args.others, &mut report)?;
+        apart.measure(&beside, args.beside, &mut report)?;
     }
     report.print();
     let is_well = report.is_well();
@@ -177,9 +180,9 @@ impl<'y> Fleet<'y> {
     }
 
     fn measure(&mut self, kind: &Kind, kills: usize, report: &mut Report) -> Result<()> {
-        let (mut took, mut wrong, mut least) = (Vec::new(), Vec::new(), Duration::MAX);
+        let (mut took, mut runs, mut least) = (Vec::new(), Vec::new(), Duration::MAX);
         for n in 0..kills {
-            let stood = self.round(kind, &mut wrong)?;
+            let stood = self.round(kind, &mut runs)?;
             let worst = stood.iter().max().copied().context("a run of its")?;
             least = stood.into_iter().fold(least, Duration::min);
             eprintln!("{} {}/{kills}: {worst:.3?}", kind.what, n + 1);
@@ -207,13 +210,26 @@ impl<'y> Fleet<'y> {
             ),
             least >= kind.least && at(0.99) <= kind.most,
         );
-        report.none("runs taken up by two", &wrong);
+        report.none("runs taken up by two", &self.taken_up_twice(&runs)?);
         Ok(())
+    }
+
+    /// Runs that were not left to whoever took them up, with how often they were: asked when all is over.
+    fn taken_up_twice(&self, runs: &[String]) -> Result<Vec<String>> {
+        if runs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let twice = self.database.ask(&format!(
+            "SELECT r.run, count(*) FROM events e JOIN runs r ON r.id = e.run \
+             WHERE e.kind = 'run.resumed' AND r.run IN ({}) GROUP BY 1 HAVING count(*) > 1",
+            quoted(runs)
+        ))?;
+        Ok(twice.into_iter().map(|row| row.join(" ")).collect())
     }
 
     /// Starts some runs, kills a worker that drives one, and waits until all of its runs go on. How long each of
     /// them stood still.
-    fn round(&mut self, kind: &Kind, wrong: &mut Vec<String>) -> Result<Vec<Duration>> {
+    fn round(&mut self, kind: &Kind, all_runs: &mut Vec<String>) -> Result<Vec<Duration>> {
         self.rounds += 1;
         let witness = Witness::default();
         let mut runs = Vec::new();
@@ -253,13 +269,6 @@ impl<'y> Fleet<'y> {
             })?;
             all.push(stood.context("it goes on")?);
         }
-        let taken = format!(
-            "SELECT r.run, count(*) FROM events e JOIN runs r ON r.id = e.run \
-             WHERE e.kind = 'run.resumed' AND r.run IN ({}) GROUP BY 1 HAVING count(*) > 1",
-            quoted(&runs)
-        );
-        let twice = self.database.ask(&taken)?;
-        wrong.extend(twice.into_iter().map(|row| row.join(" ")));
         for run in &runs {
             let said = self.yard.call(&self.store, &["-q", "cancel", run])?;
             anyhow::ensure!(said.code == Some(0), "cancel {run}: {}", said.err);
@@ -267,6 +276,7 @@ impl<'y> Fleet<'y> {
         let worker = self.workers.get_mut(victim).context("no such worker")?;
         worker.start(self.yard, &self.hosts)?;
         worker.wait_until_ready(self.yard)?;
+        all_runs.append(&mut runs);
         Ok(all)
     }
 

@@ -170,6 +170,9 @@ struct Alive {
 
 /// What a worker and a server say once they are there.
 const READY: [&str; 2] = ["driving up to", "serving "];
+/// How they begin to say that they leave because the database is away. Damage, mistakes of ours and a port that is
+/// taken have the same exit code.
+const NO_DATABASE: &str = "error: the store is unavailable: ";
 
 impl Worker {
     pub fn new(name: &str, host: usize, store: String, at_once: usize) -> Self {
@@ -279,10 +282,21 @@ impl Worker {
 
     /// Whether it has found its database in this life, and said that it is there.
     pub fn was_ready(&self, yard: &Yard) -> Result<bool> {
+        let said = self.said(yard)?;
+        Ok(READY.iter().any(|ready| said.contains(ready)))
+    }
+
+    /// Whether it said in this life that it leaves because the database is away.
+    pub fn found_no_database(&self, yard: &Yard) -> Result<bool> {
+        let said = self.said(yard)?;
+        Ok(said.lines().any(|line| line.starts_with(NO_DATABASE)))
+    }
+
+    /// All that it said in this life.
+    fn said(&self, yard: &Yard) -> Result<String> {
         let said = std::fs::read(yard.path("logs").join(format!("{}.log", self.name)))?;
         let said = said.get(usize::try_from(self.log_begins)?..);
-        let said = String::from_utf8_lossy(said.unwrap_or_default());
-        Ok(READY.iter().any(|ready| said.contains(ready)))
+        Ok(String::from_utf8_lossy(said.unwrap_or_default()).into_owned())
     }
 
     /// SIGKILL; what it had started is left as it is. The time right before.

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use crate::clock::millis;
 use crate::database::Server;
 use crate::errand::Chains;
-use crate::evidence::{Event, Evidence, Logs};
+use crate::evidence::{Event, Evidence, Expected, Logs};
 use crate::fleet::Freeze;
 use crate::ledger;
 use crate::report::Report;
@@ -23,6 +23,7 @@ pub struct Case<'c> {
     pub seen: &'c Seen,
     pub freezes: &'c [Freeze],
     pub chains: &'c Chains,
+    pub expected: Expected,
 }
 
 impl Case<'_> {
@@ -37,17 +38,32 @@ impl Case<'_> {
             freezes: self.freezes,
             lease: self.yard.lease,
             chains: self.chains,
+            expected: self.expected,
         }
         .judge(report);
-        let of = |kind: &str| {
+        let many = |is_it: fn(&Event) -> bool| {
             let events = logs.values().flatten();
-            events.filter(|event| event.kind == kind).count()
+            events.filter(|event| is_it(event)).count()
         };
         report.tell("events", logs.values().map(Vec::len).sum::<usize>());
-        report.tell("taken up again by a worker", of("run.resumed"));
-        report.tell("writes in doubt, settled by reconcile", of("step.resolved"));
+        // One whose wait has ended is taken up as well, and shows nothing.
+        let taken_up =
+            many(|event| event.kind == "run.resumed" && event.body["reason"] == "orphaned");
+        let settled =
+            many(|event| event.kind == "step.resolved" && event.body["by"] == "reconcile");
+        let expected = &self.expected;
+        report.least(
+            "times that a run was taken up from a worker that was lost",
+            taken_up,
+            expected.taken_up,
+        );
+        report.least(
+            "writes in doubt, settled by reconcile",
+            settled,
+            expected.settled,
+        );
         report.tell("effects in the ledger", entries.len());
-        report.tell("questions to the ledger", asked);
+        report.least("questions to the ledger", asked, expected.questions);
         report.none("bugs and panics that the logs tell of", &self.told()?);
         let verified = self.yard.call(self.store, &["verify"])?;
         report.check(

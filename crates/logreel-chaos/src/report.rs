@@ -20,6 +20,14 @@ impl Report {
             .push((what.to_owned(), figure.to_string(), Some(is_right)));
     }
 
+    /// A figure that must reach another one; where nothing is expected, it is only told.
+    pub fn least(&mut self, what: &str, many: usize, least: usize) {
+        match least {
+            0 => self.tell(what, many),
+            _ => self.check(what, format!("{many} (at least {least})"), many >= least),
+        }
+    }
+
     /// What must not be: right when there is none of it, and each is told otherwise.
     pub fn none(&mut self, what: &str, found: &[String]) {
         self.check(what, found.len(), found.is_empty());

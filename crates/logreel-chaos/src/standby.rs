@@ -9,6 +9,7 @@ use anyhow::Result;
 use crate::clock::{self, millis, now, pause};
 use crate::database::{Database, Server};
 use crate::door::{Door, free_port};
+use crate::evidence::Expected;
 use crate::fleet::{Host, Worker};
 use crate::judge::{Case, duration};
 use crate::proxy::Proxy;
@@ -22,9 +23,10 @@ use crate::{Common, errand};
 pub struct Args {
     #[arg(long, default_value = "2s", value_parser = duration)]
     lease: Duration,
+    /// From two on: some must have ended when the primary dies, and others not.
     #[arg(long, default_value_t = 40)]
     runs: usize,
-    /// For how long runs are started; the primary dies in the middle of it.
+    /// For how long runs are started; the primary dies in the middle of it, on a busy machine later.
     #[arg(long, default_value_t = 8)]
     seconds: u64,
 }
@@ -82,7 +84,8 @@ fn lose_the_primary(yard: &Yard, args: &Args, report: &mut Report) -> Result<()>
         Ok(ended(&primary)? == calm)
     })?;
     let over = Duration::from_secs(args.seconds);
-    let (mut before, mut took, mut left) = (0, Duration::ZERO, Vec::new());
+    let (mut before, mut witnessed) = (0, 0);
+    let (mut took, mut left) = (Duration::ZERO, Vec::new());
     std::thread::scope(|scope| -> Result<()> {
         let starting = scope.spawn(|| witness.start_runs(yard, &door, args.runs, over));
         scope.spawn(|| witness.tell_runs(port));
@@ -93,11 +96,13 @@ fn lose_the_primary(yard: &Yard, args: &Args, report: &mut Report) -> Result<()>
         });
         let begun = now();
         let disturbed = (|| -> Result<()> {
-            while now() < begun + over / 2 {
+            clock::until("some runs end", Duration::from_secs(60), || {
                 witness.look(&primary);
-                pause(millis(100));
-            }
-            before = ended(&primary)?;
+                pause(millis(80));
+                before = ended(&primary)?.saturating_sub(calm);
+                Ok(now() >= begun + over / 2 && before > 0)
+            })?;
+            witnessed = witness.seen().events.len();
             let killed = now();
             primary.kill()?;
             standby.promote()?;
@@ -124,7 +129,16 @@ fn lose_the_primary(yard: &Yard, args: &Args, report: &mut Report) -> Result<()>
         }
         Ok(())
     })?;
-    report.tell("runs that had ended when the primary died", before);
+    report.check(
+        "runs that had ended when the primary died",
+        format!("{before} of {}", args.runs),
+        (1..args.runs).contains(&before),
+    );
+    report.check(
+        "events that were kept in mind by then",
+        witnessed,
+        witnessed > 0,
+    );
     report.tell("from its death to the promotion", format!("{took:.3?}"));
     report.none("workers that left", &left);
     for worker in &mut workers {
@@ -137,6 +151,8 @@ fn lose_the_primary(yard: &Yard, args: &Args, report: &mut Report) -> Result<()>
         seen: &witness.seen(),
         freezes: &[],
         chains: &chains,
+        // How much is left to be taken up or settled when everyone lives on is chance.
+        expected: Expected::default(),
     };
     case.judge(report)
 }

@@ -1,6 +1,7 @@
 //! Minutes of weather: workers killed and frozen, the database crashing, connections cut; while runs are started and
 //! followed. In the end all of them are judged.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use crate::database::{Database, Server};
 use crate::dice::Dice;
 use crate::door::{Door, free_port};
 use crate::errand::STEP_TIMEOUT;
+use crate::evidence::Expected;
 use crate::fleet::{Freeze, Host, Worker};
 use crate::judge::duration;
 use crate::proxy::{Proxy, Trap};
@@ -21,6 +23,8 @@ use crate::{Common, errand, judge};
 
 /// Those who follow runs, one each.
 const FOLLOWERS: usize = 2;
+/// How a worker ends that did not reach the database, among others.
+const UNAVAILABLE: i32 = 4;
 /// How wrong the dates of two of the workers are.
 const SKEW_SECONDS: i64 = 420;
 
@@ -49,7 +53,7 @@ pub struct Args {
     /// Crashes of the database.
     #[arg(long, default_value_t = 9)]
     crashes: usize,
-    /// Connections that are cut, of each sort.
+    /// How often connections are cut, in each way.
     #[arg(long, default_value_t = 12)]
     cuts: usize,
     /// Do something wrong on purpose, to see that the judge names it.
@@ -62,13 +66,21 @@ enum Deed {
     Kill,
     Freeze,
     Crash,
-    /// All connections of a worker at once.
+    /// All connections of someone at once.
     Cut,
     Spring(Trap),
     /// Nothing reaches the database from one worker, for longer than its lease.
     Close,
     /// Connections stay and nothing arrives.
     Hold,
+}
+
+/// A deed, and when it is due. It has dice of its own: what they give depends on the seed alone, and not on what was
+/// done before it, and when.
+struct Planned {
+    at: Duration,
+    deed: Deed,
+    dice: Dice,
 }
 
 /// What follows from a deed.
@@ -85,7 +97,9 @@ struct Done {
     /// Of both, those that met the server.
     of_server: usize,
     crashes: usize,
+    /// Times that all connections of someone were cut, and how many these were.
     cuts: usize,
+    lines: usize,
     closes: usize,
     holds: usize,
     /// Workers that could not begin, because the database was away.
@@ -135,8 +149,8 @@ struct Settings {
     cuts: usize,
     /// Times that a worker is cut off, and times that its messages are held.
     rare: usize,
-    /// Whether most runs must end while faults go on, and other hosts and wrong dates must be there: neither a busy machine nor
-    /// one without them is a fault of what changed.
+    /// Whether most runs must end while faults go on, and other hosts and wrong dates must be there: neither a busy
+    /// machine nor one without them is a fault of what changed.
     is_long: bool,
 }
 
@@ -150,6 +164,19 @@ impl Settings {
     /// Crashes that must come: a recovery may take until after the last.
     fn least_crashes(&self) -> usize {
         self.crashes - self.crashes / 8
+    }
+
+    /// What the judge must see: in a short one not everything that may be seen surely is.
+    fn expected(&self) -> Expected {
+        let in_long = usize::from(self.is_long);
+        Expected {
+            kept: 1,
+            heard: in_long,
+            taken_up: 1,
+            settled: in_long,
+            questions: in_long,
+            repeats_most: 1 + in_long,
+        }
     }
 }
 
@@ -165,11 +192,10 @@ struct Storm<'y> {
     skewed: bool,
     /// Where the server answers.
     port: u16,
-    dice: Dice,
     /// What follows from what was done, and when.
     sequels: Vec<(Duration, Sequel)>,
-    /// What nobody would have felt when it was due: the database was away.
-    postponed: Vec<Deed>,
+    /// What nobody would have felt when it was due: the database was away, or they stood still.
+    postponed: Vec<Planned>,
 }
 
 /// Where `logreel` finds a database behind a proxy.
@@ -215,7 +241,6 @@ impl<'y> Storm<'y> {
             port,
             database,
             skewed,
-            dice: Dice::new(yard.seed),
             sequels: Vec::new(),
             postponed: Vec::new(),
         })
@@ -278,13 +303,15 @@ impl<'y> Storm<'y> {
             seen: &witness.seen(),
             freezes: &freezes,
             chains: &chains,
+            expected: settings.expected(),
         }
         .judge(&mut report)?;
         Ok(report)
     }
 
     /// When what is done.
-    fn plan(&mut self, settings: &Settings, faults: Duration) -> Vec<(Duration, Deed)> {
+    fn plan(&self, settings: &Settings, faults: Duration) -> Vec<Planned> {
+        let mut dice = Dice::new(self.yard.seed);
         let deeds = [
             (Deed::Kill, settings.kills),
             (Deed::Freeze, settings.freezes),
@@ -299,16 +326,20 @@ impl<'y> Storm<'y> {
             // One in each share of the time: at random, and never all at the end.
             let faults = match deed {
                 // There is time left when it has to be postponed.
-                Deed::Close | Deed::Hold => faults.mul_f64(0.8),
+                Deed::Cut | Deed::Close | Deed::Hold => faults.mul_f64(0.8),
                 _ => faults,
             };
             for n in 0..times {
                 let share = faults.div_f64(f64::from(u32::try_from(times).unwrap_or(1)));
                 let from = share * u32::try_from(n).unwrap_or(0);
-                plan.push((self.dice.between(from, from + share), deed));
+                plan.push(Planned {
+                    at: dice.between(from, from + share),
+                    deed,
+                    dice: Dice::new(dice.draw()),
+                });
             }
         }
-        plan.sort_by_key(|(at, _)| *at);
+        plan.sort_by_key(|planned| planned.at);
         plan
     }
 
@@ -323,29 +354,31 @@ impl<'y> Storm<'y> {
         let mut plan = self.plan(settings, faults).into_iter().peekable();
         let (database, crashing) = (self.database.clone(), AtomicBool::new(false));
         let crashed = std::sync::Mutex::new(Vec::new());
-        let mut owed = 0;
-        std::thread::scope(|scope| -> Result<()> {
+        let mut owed = VecDeque::new();
+        let in_time = std::thread::scope(|scope| -> Result<Option<usize>> {
             while now() < begun + faults {
                 let at = now();
                 self.follow_up(at)?;
                 let postponed = std::mem::take(&mut self.postponed);
-                let due = std::iter::from_fn(|| plan.next_if(|(due, _)| begun + *due <= at));
-                for deed in postponed.into_iter().chain(due.map(|(_, deed)| deed)) {
-                    match deed {
-                        Deed::Crash => owed += 1,
-                        deed => {
-                            let sequel = self.disturb(deed, done)?;
+                let due = std::iter::from_fn(|| plan.next_if(|planned| begun + planned.at <= at));
+                for planned in postponed.into_iter().chain(due) {
+                    match planned.deed {
+                        Deed::Crash => owed.push_back(planned.dice),
+                        _ => {
+                            let sequel = self.disturb(planned, done)?;
                             self.sequels.extend(sequel);
                         }
                     }
                 }
                 // One that is still recovering crashes later.
-                if owed > 0 && !crashing.swap(true, Ordering::SeqCst) {
-                    owed -= 1;
+                if !crashing.load(Ordering::SeqCst)
+                    && let Some(mut dice) = owed.pop_front()
+                {
+                    crashing.store(true, Ordering::SeqCst);
                     done.crashes += 1;
                     // Every other time it is away for longer than a lease.
                     let away = match done.crashes % 2 {
-                        0 => self.dice.between(self.yard.lease, 2 * self.yard.lease),
+                        0 => dice.between(self.yard.lease, 2 * self.yard.lease),
                         _ => Duration::ZERO,
                     };
                     let (database, crashed, crashing) = (&database, &crashed, &crashing);
@@ -360,11 +393,16 @@ impl<'y> Storm<'y> {
                 self.keep_alive(done)?;
                 pause(millis(10));
             }
-            Ok(())
+            // Before whoever starts the database again is waited for.
+            Ok(ended(&self.database).ok())
         })?;
         done.wrong
             .append(&mut crashed.lock().expect("nobody panics"));
-        let meanwhile = ended(&self.database)?;
+        let meanwhile = match in_time {
+            Some(many) => many,
+            // It was away, and until it is back nothing ends.
+            None => ended(&self.database)?,
+        };
         self.follow_up(Duration::MAX)?;
         for proxy in self.proxies.iter().chain([&self.outside]) {
             proxy.calm();
@@ -395,28 +433,28 @@ impl<'y> Storm<'y> {
         Ok(())
     }
 
-    fn disturb(&mut self, deed: Deed, done: &mut Done) -> Result<Option<(Duration, Sequel)>> {
-        let (at, lease) = (now(), self.yard.lease);
-        match deed {
+    fn disturb(&mut self, planned: Planned, done: &mut Done) -> Result<Option<(Duration, Sequel)>> {
+        let (at, lease, mut dice) = (now(), self.yard.lease, planned.dice.clone());
+        match planned.deed {
             Deed::Kill => {
-                let Some(index) = self.victim(done, Worker::is_alive) else {
+                let Some(index) = self.victim(&mut dice, done, Worker::is_alive) else {
                     return Ok(None);
                 };
                 let worker = self.workers.get_mut(index).context("no such worker")?;
                 worker.kill()?;
                 done.kills += 1;
                 done.of_server += usize::from(worker.is_server());
-                let back = self.dice.between(Duration::ZERO, millis(1500));
+                let back = dice.between(Duration::ZERO, millis(1500));
                 Ok(Some((at + back, Sequel::Start(index))))
             }
             Deed::Freeze => {
                 // One of them goes on.
-                let goes_on = |it: &Worker| it.is_alive() && !it.is_frozen();
-                let several = self.workers.iter().filter(|it| goes_on(it)).count() > 1;
-                let Some(index) = self.victim(done, goes_on).filter(|_| several) else {
+                let several = self.workers.iter().filter(|it| is_awake(it)).count() > 1;
+                let index = self.victim(&mut dice, done, is_awake);
+                let Some(index) = index.filter(|_| several) else {
                     return Ok(None);
                 };
-                let (least, most) = match self.dice.below(4) {
+                let (least, most) = match dice.below(4) {
                     // A hiccup; longer than the lease; longer than whoever takes over waits for a write.
                     0 => (millis(200), lease / 2),
                     1 | 2 => (lease, 2 * lease + millis(1000)),
@@ -429,37 +467,40 @@ impl<'y> Storm<'y> {
                 worker.freeze()?;
                 done.freezes += 1;
                 done.of_server += usize::from(worker.is_server());
-                let long = self.dice.between(least, most);
+                let long = dice.between(least, most);
                 Ok(Some((at + long, Sequel::Thaw(index))))
             }
             Deed::Cut => {
-                let proxy = self.some_proxy();
-                done.cuts += proxy.cut();
+                match self.used_proxy(&mut dice).map_or(0, Proxy::cut) {
+                    0 => self.postponed.push(planned),
+                    lines => {
+                        done.cuts += 1;
+                        done.lines += lines;
+                    }
+                }
                 Ok(None)
             }
             Deed::Spring(trap) => {
-                self.some_proxy().set_trap(trap);
+                self.some_proxy(&mut dice).set_trap(trap);
                 Ok(None)
             }
             Deed::Close => {
-                let long = self.dice.between(lease, 3 * lease);
-                match self.proxy_of_some_worker() {
+                match self.proxy_of_some_worker(&mut dice) {
                     Some(proxy) => {
-                        proxy.close(at + long);
+                        proxy.close(at + dice.between(lease, 3 * lease));
                         done.closes += 1;
                     }
-                    None => self.postponed.push(deed),
+                    None => self.postponed.push(planned),
                 }
                 Ok(None)
             }
             Deed::Hold => {
-                let long = self.dice.between(lease / 2, 3 * lease);
-                match self.proxy_of_some_worker() {
+                match self.proxy_of_some_worker(&mut dice) {
                     Some(proxy) => {
-                        proxy.hold(at + long);
+                        proxy.hold(at + dice.between(lease / 2, 3 * lease));
                         done.holds += 1;
                     }
-                    None => self.postponed.push(deed),
+                    None => self.postponed.push(planned),
                 }
                 Ok(None)
             }
@@ -469,37 +510,48 @@ impl<'y> Storm<'y> {
     }
 
     /// One of the workers; every fourth time the server, which drives too.
-    fn victim(&mut self, done: &Done, fits: impl Fn(&Worker) -> bool) -> Option<usize> {
+    fn victim(
+        &self,
+        dice: &mut Dice,
+        done: &Done,
+        fits: impl Fn(&Worker) -> bool,
+    ) -> Option<usize> {
         let server = (done.kills + done.freezes) % 4 == 3;
         let fit = self.workers.iter().enumerate();
         let fit = fit.filter(|(_, it)| it.is_server() == server && fits(it));
-        let indexes: Vec<usize> = fit.map(|(index, _)| index).collect();
-        let index = self.dice.below(indexes.len());
-        indexes.get(index).copied()
+        dice.choose(fit.map(|(index, _)| index).collect())
     }
 
-    /// That of a worker which has connections now, and so feels it.
-    fn proxy_of_some_worker(&mut self) -> Option<&Proxy> {
-        let used = self.proxies.iter().filter(|proxy| proxy.is_used());
-        let used: Vec<&Proxy> = used.collect();
-        let index = self.dice.below(used.len());
-        used.get(index).copied()
+    /// That of a worker which has connections now and is awake, and so feels it.
+    fn proxy_of_some_worker(&self, dice: &mut Dice) -> Option<&Proxy> {
+        let each = self.workers.iter().zip(&self.proxies);
+        let feel = each.filter(|(it, proxy)| !it.is_server() && is_awake(it) && proxy.is_used());
+        dice.choose(feel.map(|(_, proxy)| proxy).collect())
+    }
+
+    /// One that someone is connected by.
+    fn used_proxy(&self, dice: &mut Dice) -> Option<&Proxy> {
+        let all = self.proxies.iter().chain([&self.outside]);
+        dice.choose(all.filter(|proxy| proxy.is_used()).collect())
     }
 
     /// A worker's, mostly; sometimes that of those outside.
-    fn some_proxy(&mut self) -> &Proxy {
-        let index = self.dice.below(self.proxies.len() + 1);
+    fn some_proxy(&self, dice: &mut Dice) -> &Proxy {
+        let index = dice.below(self.proxies.len() + 1);
         self.proxies.get(index).unwrap_or(&self.outside)
     }
 
     /// As a supervisor does: whoever left by itself is started again, soon. Only a database that is away when it starts
-    /// is a reason to leave.
+    /// is a reason to leave, and then that is what it says.
     fn keep_alive(&mut self, done: &mut Done) -> Result<()> {
         for (index, worker) in self.workers.iter_mut().enumerate() {
             if let Some(ended) = worker.has_died()? {
-                match ended.code() {
-                    Some(4) if !worker.was_ready(self.yard)? => done.refused += 1,
-                    _ => done.wrong.push(format!("{} left: {ended}", worker.life())),
+                let is_refused = ended.code() == Some(UNAVAILABLE)
+                    && !worker.was_ready(self.yard)?
+                    && worker.found_no_database(self.yard)?;
+                match is_refused {
+                    true => done.refused += 1,
+                    false => done.wrong.push(format!("{} left: {ended}", worker.life())),
                 }
                 self.sequels
                     .push((now() + millis(700), Sequel::Start(index)));
@@ -542,14 +594,11 @@ impl<'y> Storm<'y> {
 impl Storm<'_> {
     /// What was done; a storm in which too little was shows nothing.
     fn tell_weather(&self, report: &mut Report, settings: &Settings, done: &Done) {
-        let mut least = |what: &str, many: usize, least: usize| {
-            report.check(what, format!("{many} (at least {least})"), many >= least);
-        };
         let sprung = Trap::ALL.map(|trap| -> usize {
             let proxies = self.proxies.iter().chain([&self.outside]);
             proxies.map(|proxy| proxy.sprung(trap)).sum()
         });
-        least(
+        report.least(
             &format!(
                 "workers killed and frozen (beside them the server {} times; {} kills, {} freezes in all)",
                 done.of_server, done.kills, done.freezes
@@ -557,25 +606,37 @@ impl Storm<'_> {
             done.kills + done.freezes - done.of_server,
             settings.least_disturbed(),
         );
-        least(
+        report.least(
             "crashes of the database",
             done.crashes,
             settings.least_crashes(),
         );
-        least("connections cut", done.cuts, settings.cuts);
-        let whole = sprung.iter().sum();
-        least("cut in a message or before an answer", whole, settings.cuts);
+        report.least(
+            "times that someone lost all connections at once",
+            done.cuts,
+            settings.cuts,
+        );
+        report.tell("  connections cut by that", done.lines);
+        report.least(
+            "connections cut in a message or before an answer",
+            sprung.iter().sum(),
+            settings.cuts,
+        );
         for (trap, many) in Trap::ALL.iter().zip(sprung) {
             // There are not many COMMITs in a short one.
             let floor = usize::from(settings.is_long);
-            least(&format!("  of them {}", trap.name()), many, floor);
+            report.least(&format!("  of them {}", trap.name()), many, floor);
         }
-        least(
+        report.least(
             "workers cut off longer than a lease",
             done.closes,
             settings.rare,
         );
-        least("times that messages were held", done.holds, settings.rare);
+        report.least(
+            "times that a worker's messages were held",
+            done.holds,
+            settings.rare,
+        );
         report.tell("starts of workers that found no database", done.refused);
         let dates = match self.skewed {
             true => format!("0, +{SKEW_SECONDS} s, -{SKEW_SECONDS} s"),
@@ -597,6 +658,11 @@ impl Storm<'_> {
 pub enum Plant {
     /// Whoever asks about a write hears that it was surely not done: those that were are done twice.
     RepeatedWrite,
+}
+
+/// Whether it is there and at work.
+fn is_awake(worker: &Worker) -> bool {
+    worker.is_alive() && !worker.is_frozen()
 }
 
 pub fn ended(database: &Server) -> Result<usize> {

@@ -14,13 +14,11 @@ use serde_json::Value;
 use crate::clock::{millis, now, pause};
 use crate::database::Server;
 use crate::door::{self, Answer, Door};
-use crate::errand::Errand;
+use crate::errand::{Errand, Telling};
 use crate::yard::Yard;
 
 /// What runs wait for, as a path below their own.
 const GO: &str = "signals/go";
-/// Of so many runs one is paused for a moment.
-const PAUSED_EVERY: usize = 8;
 /// What followers may still have to say once all is over.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
@@ -37,7 +35,9 @@ pub struct Seen {
     /// Runs that were followed to their end, and how often that had to be begun anew.
     pub followed: usize,
     pub follows_again: usize,
-    /// What runs were told from outside and acknowledged, as the event that says so.
+    /// Runs that are to be told something from outside.
+    pub to_tell: BTreeMap<String, Telling>,
+    /// What runs were told and acknowledged, as the event that says so.
     pub told: BTreeSet<(String, Told)>,
     /// How often a run had to be told again.
     pub told_again: usize,
@@ -45,8 +45,8 @@ pub struct Seen {
     pub wrong: Vec<String>,
     /// Runs that nobody has followed yet.
     unfollowed: VecDeque<String>,
-    /// Runs that nobody has told anything yet, and from when on someone may.
-    untold: Vec<(Duration, String, Errand)>,
+    /// Those that nobody has told anything yet, and from when on someone may.
+    untold: Vec<(Duration, String, Telling)>,
 }
 
 /// What a run is told.
@@ -91,7 +91,7 @@ impl Witness {
             let share = u32::try_from(n).unwrap_or(0);
             let due = begun + over * share / u32::try_from(runs.max(1)).unwrap_or(1);
             pause(due.saturating_sub(now()));
-            self.start_errand(yard, door, &format!("chaos-{n}"), Errand::of(n))?;
+            self.start_errand(yard, door, n)?;
         }
         Ok(())
     }
@@ -109,13 +109,14 @@ impl Witness {
         Ok(Errand::ALL.len())
     }
 
-    /// Starts a run, which is told what it waits for.
-    fn start_errand(&self, yard: &Yard, door: &Door, key: &str, errand: Errand) -> Result<()> {
-        let run = self.start_run(yard, door, key, errand.name())?;
-        let mut seen = self.seen();
-        // Every other one has come to where it waits by then.
-        let later = millis(1500) * u32::from(seen.runs.len().is_multiple_of(2));
-        seen.untold.push((now() + later, run, errand));
+    /// Starts the nth run, which is told what it waits for.
+    fn start_errand(&self, yard: &Yard, door: &Door, n: usize) -> Result<()> {
+        let run = self.start_run(yard, door, &format!("chaos-{n}"), Errand::of(n).name())?;
+        if let Some(telling) = Telling::of(n) {
+            let mut seen = self.seen();
+            seen.to_tell.insert(run.clone(), telling);
+            seen.untold.push((now() + telling.after, run, telling));
+        }
         Ok(())
     }
 
@@ -210,45 +211,47 @@ impl Witness {
     fn end_when_over(&self, follower: &mut Child, heard: &AtomicBool) {
         let mut over_since = None;
         while !heard.load(Ordering::SeqCst) {
-            if self.is_over() && now() - *over_since.get_or_insert_with(now) > LAST_WORDS {
-                // Unless it ended at this moment.
-                drop(follower.kill());
-                return;
+            if self.is_over() {
+                let since = *over_since.get_or_insert_with(now);
+                if now() - since > LAST_WORDS {
+                    // Unless it ended at this moment.
+                    drop(follower.kill());
+                    return;
+                }
             }
             pause(millis(20));
         }
     }
 
-    /// Tells runs what they wait for, and some to pause and to go on, until each is acknowledged.
+    /// Tells runs what they wait for, and some to pause and to go on before, until each is acknowledged.
     pub fn tell_runs(&self, port: u16) {
-        let mut many: usize = 0;
         while !self.is_over() {
             let mut seen = self.seen();
             let due = seen.untold.iter().position(|(due, ..)| *due <= now());
-            let run = due.map(|index| seen.untold.remove(index));
+            let next = due.map(|index| seen.untold.remove(index));
             drop(seen);
-            let Some((_, run, errand)) = run else {
+            let Some((_, run, telling)) = next else {
                 pause(millis(20));
                 continue;
             };
-            many += 1;
-            if many.is_multiple_of(PAUSED_EVERY)
-                && self.tell(port, &run, "pause") == Some(Answer::Done)
-            {
-                self.seen().told.insert((run.clone(), Told::Pause));
+            if telling.pauses {
+                self.tell_waiting(port, &run, "pause", Told::Pause);
+                // Refused where a worker was sooner to take it up again; whether it goes on, its end shows.
                 self.tell(port, &run, "resume");
             }
-            if errand != Errand::Waits {
-                continue;
+            self.tell_waiting(port, &run, GO, Told::Signal);
+        }
+    }
+
+    /// Tells something to a run that was not told yet what it waits for: it cannot have ended, and has to take it.
+    fn tell_waiting(&self, port: u16, run: &str, what: &str, told: Told) {
+        match self.tell(port, run, what) {
+            Some(Answer::Done) => drop(self.seen().told.insert((run.to_owned(), told))),
+            Some(Answer::Refused) => {
+                let wrong = format!("{run} waits for a signal and refused a {told:?}");
+                self.seen().wrong.push(wrong);
             }
-            match self.tell(port, &run, GO) {
-                Some(Answer::Done) => drop(self.seen().told.insert((run, Told::Signal))),
-                Some(Answer::Refused) => {
-                    let wrong = format!("{run} waits for a signal and refused it");
-                    self.seen().wrong.push(wrong);
-                }
-                None => {}
-            }
+            None => {}
         }
     }
 
