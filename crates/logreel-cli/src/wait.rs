@@ -15,6 +15,9 @@ use crate::{name, outcome, text};
 /// A driver that dies rings no bell.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
+/// How long the last look at a run may take, when its time is up.
+const LAST_LOOK: Duration = Duration::from_millis(500);
+
 const OUT_OF_TIME: u8 = 124;
 
 #[derive(clap::Args)]
@@ -30,32 +33,22 @@ pub struct Args {
 pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<u8> {
     let opened = place.open().await?;
     let store = &*opened.store;
-    let mut runs = Vec::with_capacity(args.runs.len());
-    for name in &args.runs {
-        runs.push(name::resolve(store, name).await?);
-    }
     let until = args.timeout.map(|timeout| SystemEnv.monotonic() + timeout);
-    let mut codes = Vec::with_capacity(runs.len());
-    for run in &runs {
-        let mut seen = None;
-        let settling = settled(store, run, out, &mut seen);
-        let settled = match until {
-            None => Some(settling.await),
-            Some(until) => {
-                let left = until.saturating_sub(SystemEnv.monotonic());
-                tokio::time::timeout(left, settling).await.ok()
-            }
-        };
-        let (entry, code) = match (settled, seen) {
-            (Some(settled), _) => settled?,
-            // As it was a moment ago, or before the store went away.
-            (None, Some(entry)) => (entry, OUT_OF_TIME),
-            (None, None) => (store.entry(run).await?, OUT_OF_TIME),
-        };
+    let mut entries = Vec::with_capacity(args.runs.len());
+    for name in &args.runs {
+        let run = name::resolve(store, name).await?;
+        // As it is shown when time is up and the store is away.
+        entries.push(store.entry(&run).await?);
+    }
+    let several = entries.len() > 1;
+    let mut codes = Vec::with_capacity(entries.len());
+    for mut entry in entries {
+        let code = settled(store, &mut entry, until, out).await?;
+        let run = entry.row.run;
         codes.push(code);
         if out.json {
             out.json_line(&outcome::Line::run(&RunView::of(&entry)))?;
-        } else if runs.len() > 1 {
+        } else if several {
             out.line(format!("{run} {}", entry.row.status()))?;
         } else {
             if code == OUT_OF_TIME {
@@ -73,23 +66,39 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
     Ok(first.unwrap_or(0))
 }
 
-/// Waits until the run has ended or is parked; gives the exit code for it. Meanwhile `seen` is how it was last.
+/// Waits until the run has ended or is parked, or time is up; gives the exit code for it. Meanwhile `seen` is how it was
+/// last.
 async fn settled(
     store: &dyn RunStore,
-    run: &RunId,
+    seen: &mut Entry,
+    until: Option<Duration>,
     out: &Output,
-    seen: &mut Option<Entry>,
-) -> anyhow::Result<(Entry, u8)> {
-    let mut doorbell = store.watch(run);
+) -> anyhow::Result<u8> {
+    let run = seen.row.run;
+    let mut doorbell = store.watch(&run);
     let mut patience = Patience::default();
     let mut told = false;
     loop {
-        let looked = patience.bear(look(store, run).await)?;
-        if let Some((entry, Some(code))) = looked {
-            return Ok((entry, code));
+        let left = until.map(|until| until.saturating_sub(SystemEnv.monotonic()));
+        let looking = look(store, &run);
+        let looked = match left {
+            None => Some(looking.await),
+            Some(left) => tokio::time::timeout(left.max(LAST_LOOK), looking)
+                .await
+                .ok(),
+        };
+        if let Some(looked) = looked
+            && let Some((entry, code)) = patience.bear(looked)?
+        {
+            *seen = entry;
+            if let Some(code) = code {
+                return Ok(code);
+            }
         }
-        *seen = looked.map(|(entry, _)| entry).or(seen.take());
-        if !told && seen.as_ref().is_some_and(Entry::is_orphaned) {
+        if left.is_some_and(|left| left.is_zero()) {
+            return Ok(OUT_OF_TIME);
+        }
+        if !told && seen.is_orphaned() {
             told = true;
             let short = run.short();
             out.note(format!(
@@ -98,7 +107,7 @@ async fn settled(
         }
         tokio::select! {
             _ = doorbell.rung() => {}
-            () = SystemEnv.sleep(LOOK_AGAIN) => {}
+            () = SystemEnv.sleep(left.map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN))) => {}
         }
     }
 }

@@ -645,7 +645,8 @@ fn whoever_drives_a_run_alone_or_waits_for_it_outlives_a_postgres_server_that_is
     let mut waiting = again
         .project
         .start_with(again.command(), &["wait", "@last"]);
-    let for_a_while = ["wait", "@last", "--timeout", "10s"];
+    // Both are that one: the second is only looked at once the time is up.
+    let for_a_while = ["wait", "@last", "@last", "--timeout", "10s"];
     let mut impatient = again.project.start_with(again.command(), &for_a_while);
     for process in [&mut waiting, &mut impatient] {
         process.until("nobody drives");
@@ -660,6 +661,16 @@ fn whoever_drives_a_run_alone_or_waits_for_it_outlives_a_postgres_server_that_is
     }
     let waited = impatient.end();
     assert_eq!(waited.code, 124, "its time is over: {}", waited.err);
+    let shown: Vec<&str> = waited
+        .out
+        .lines()
+        .filter_map(|it| it.split(' ').nth(1))
+        .collect();
+    assert_eq!(
+        shown, ["executing"; 2],
+        "as it was seen last: {}",
+        waited.out
+    );
     let said = behind.notes.path().join("logreel");
     common::kill::until("the process in the background knows", || {
         let files = std::fs::read_dir(&said).unwrap().flatten();
