@@ -146,20 +146,92 @@ impl Secrets {
         redacted(value, &self.0.needles)
     }
 
-    /// The output of a step, without what its command printed in escapes: as it was printed it is gone already.
+    /// What a step gave without any of the values.
     pub(crate) fn redact_output(&self, output: Json) -> Json {
-        let is_escaped = !self.0.printed.is_empty() && output.text().contains('\\');
-        if self.0.values.is_empty() && !is_escaped {
+        if self.0.needles.is_empty() {
             return output;
         }
         let value = output.to_value();
-        let redacted = redacted(value.clone(), &self.0.printed);
+        let redacted = redacted(value.clone(), &self.0.needles);
         // A value has fewer digits than the text that it was read from.
         match redacted == value {
             true => output,
             false => Json::from(redacted),
         }
     }
+
+    /// JSON that a command printed, without what stands in it in escapes: as it was printed it is gone already.
+    pub(crate) fn redact_escapes(&self, output: Json) -> Json {
+        match escaped_without(output.text(), &self.0.printed) {
+            None => output,
+            Some(text) => Json::parse(text).unwrap_or_else(|_| Json::from(Value::from(REDACTED))),
+        }
+    }
+}
+
+/// The JSON without the needles in its strings that have escapes; `None` when there are none. All else stays the text
+/// that it is.
+fn escaped_without(json: &str, needles: &[String]) -> Option<String> {
+    if needles.is_empty() || !json.contains('\\') {
+        return None;
+    }
+    let (mut out, mut rest) = (String::new(), json);
+    let mut found = false;
+    while let Some(begin) = rest.find('"') {
+        let (before, string) = rest.split_at(begin);
+        let (string, after) = string.split_at(string_length(string));
+        out.push_str(before);
+        let says = string.contains('\\').then(|| unescaped(string));
+        match says.map(|says| (without(says.clone(), needles), says)) {
+            Some((clean, says)) if clean != says => {
+                out.push_str(&Value::from(clean).to_string());
+                found = true;
+            }
+            _ => out.push_str(string),
+        }
+        rest = after;
+    }
+    out.push_str(rest);
+    found.then_some(out)
+}
+
+/// How long the JSON string is that the text begins with, in bytes, with its quotes.
+fn string_length(text: &str) -> usize {
+    let mut is_escaped = false;
+    let end = text.bytes().skip(1).position(|byte| {
+        let ends = byte == b'"' && !is_escaped;
+        is_escaped = byte == b'\\' && !is_escaped;
+        ends
+    });
+    end.map_or(text.len(), |end| end + 2)
+}
+
+/// What a JSON string says. Half a pair of surrogates, which no text can hold, becomes a mark.
+fn unescaped(string: &str) -> String {
+    let mut units = Vec::with_capacity(string.len());
+    let quoted = string.strip_prefix('"').and_then(|it| it.strip_suffix('"'));
+    let mut rest = quoted.unwrap_or(string).chars();
+    while let Some(read) = rest.next() {
+        let says = match (read, &mut rest) {
+            ('\\', rest) => match rest.next() {
+                Some('u') => {
+                    let digits: String = rest.take(4).collect();
+                    units.push(u16::from_str_radix(&digits, 16).unwrap_or(0xfffd));
+                    continue;
+                }
+                Some('n') => '\n',
+                Some('t') => '\t',
+                Some('r') => '\r',
+                Some('b') => '\u{8}',
+                Some('f') => '\u{c}',
+                Some(other) => other,
+                None => break,
+            },
+            (plain, _) => plain,
+        };
+        units.extend_from_slice(says.encode_utf16(&mut [0; 2]));
+    }
+    String::from_utf16_lossy(&units)
 }
 
 fn redacted(value: Value, needles: &[String]) -> Value {
@@ -259,13 +331,33 @@ mod tests {
         assert_eq!(secrets.redact_text(text()), "[redacted] prod");
         let value = json!({"prod": "prod"});
         assert_eq!(secrets.redact(value.clone()), value);
+        // What a task of one's own gives is its own, too.
+        let given = Json::parse(r#""prod\ns3cret""#).unwrap();
+        assert_eq!(secrets.redact_output(given).text(), r#""prod\n[redacted]""#);
+    }
+
+    #[test]
+    fn what_is_printed_in_escapes_is_found_and_all_else_stays_as_it_was_printed() {
         // Other writers of JSON escape other characters.
-        let inherited = Secrets::inherited(&["p&ss".to_owned()]);
-        let output = |text: &str| inherited.redact_output(Json::parse(text.to_owned()).unwrap());
-        assert_eq!(output(r#"["p\u0026ss"]"#).text(), r#"["[redacted]"]"#);
+        let inherited = Secrets::inherited(&["p&s\"s".to_owned()]);
+        let output = |text: &str| inherited.redact_escapes(Json::parse(text).unwrap());
+        let deep = |text: &str| format!("{}{text}{}", "[".repeat(200), "]".repeat(200));
+        for (printed, recorded) in [
+            (r#"["p\u0026s\"s"]"#, r#"["[redacted]"]"#),
+            (r#"{"\u0070&s\u0022s": 1.00}"#, r#"{"[redacted]": 1.00}"#),
+            (
+                r#"{"a":"p\u0026s\"s","a":1}"#,
+                r#"{"a":"[redacted]","a":1}"#,
+            ),
+            (r#"["\ud800 p\u0026s\"s\/"]"#, "[\"\u{fffd} [redacted]/\"]"),
+            (&deep(r#""p\u0026s\"s""#), &deep(r#""[redacted]""#)),
+        ] {
+            assert_eq!(output(printed).text(), recorded);
+        }
         for as_printed in [
             r#"{"b": 1.00, "a": 123456789012345678901234567890}"#,
             r#"{"b": 1.00, "a": 123456789012345678901234567890, "c": "\\"}"#,
+            r#"["\ud800", "a\\\"", "p\\u0026s\"s"]"#,
         ] {
             assert_eq!(output(as_printed).text(), as_printed);
         }

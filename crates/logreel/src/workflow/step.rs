@@ -227,7 +227,7 @@ impl Running<'_> {
     ) -> Result<Json, TaskError> {
         let command = self.command_spec(step, run, prepared, write);
         let outcome = command::run(self.ctx, command, self.lines_of(id)).await;
-        self.checked(step, outcome)
+        self.printed(step, outcome)
     }
 
     async fn reconcile(
@@ -238,7 +238,7 @@ impl Running<'_> {
     ) -> Result<Reconciled<Json>, TaskError> {
         let command = self.command_spec(step, run, prepared, false);
         Ok(match command::reconcile(self.ctx, command).await? {
-            Reconciled::Done(value) => Reconciled::Done(self.checked(step, Ok(value))?),
+            Reconciled::Done(value) => Reconciled::Done(self.printed(step, Ok(value))?),
             Reconciled::NotDone => Reconciled::NotDone,
             Reconciled::Unknown => Reconciled::Unknown,
         })
@@ -285,11 +285,21 @@ impl Running<'_> {
         }
     }
 
+    /// What a step's command printed, without secrets, if it fits its schema.
+    fn printed(&self, step: usize, outcome: Result<Json, TaskError>) -> Result<Json, TaskError> {
+        let printed = outcome.map(|output| self.secrets.redact_escapes(output));
+        self.fits(step, printed)
+    }
+
     /// What a step gave, without secrets, if it fits its schema.
     fn checked(&self, step: usize, outcome: Result<Json, TaskError>) -> Result<Json, TaskError> {
+        let output = outcome.map(|output| self.secrets.redact_output(output));
+        self.fits(step, output)
+    }
+
+    fn fits(&self, step: usize, outcome: Result<Json, TaskError>) -> Result<Json, TaskError> {
         let output =
             outcome.map_err(|error| error.map_message(|it| self.secrets.redact_text(it)))?;
-        let output = self.secrets.redact_output(output);
         if let Some(schema) = self.workflow.output_schema(step) {
             schema.check(&output.to_value()).map_err(|misses| {
                 let message = format!("the output misses its schema: {misses}");
