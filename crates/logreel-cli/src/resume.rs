@@ -272,12 +272,24 @@ async fn all(acting: Acting, mut signals: Signals, out: &mut Output) -> anyhow::
     // A child's parent is to go on too, once the child has ended.
     let (mut taken, mut left): (Vec<RunId>, Vec<RunId>) = (Vec::new(), Vec::new());
     for run in ready {
-        let root = settle::root(&*acting.store, run).await?;
+        let looked = async {
+            let root = settle::root(&*acting.store, run).await?;
+            let entry = acting.store.entry(&root).await?;
+            let changed = changed::find(&acting, &entry).await?;
+            anyhow::Ok((root, entry, changed))
+        };
+        let (root, entry, changed) = match looked.await {
+            Err(error) if !patience::is_away(&error) => {
+                // One that cannot be read keeps nobody from the others.
+                out.note(format!("{} is left alone: {error}", run.short()));
+                continue;
+            }
+            looked => looked?,
+        };
         if left.contains(&root) {
             continue;
         }
-        let entry = acting.store.entry(&root).await?;
-        if let Some(changed) = changed::find(&acting, &entry).await? {
+        if let Some(changed) = changed {
             out.note(changed.note(&entry));
             left.push(root);
             continue;

@@ -208,3 +208,18 @@ fn runs_that_nobody_here_can_read_do_not_keep_a_worker_from_those_that_it_can() 
         assert_eq!(told, 1, "{}", ended.err);
     }
 }
+
+#[test]
+fn a_run_that_cannot_be_read_keeps_a_resume_of_all_from_no_other() {
+    let project = project("name = \"w\"\n[[step]]\nid = \"only\"\nrun = \"echo fine\"\n");
+    let runs = queue(&project, "w.toml", &here(&project), 2);
+    let [bad, good] = runs.try_into().unwrap();
+    let damage = rusqlite::Connection::open(project.path(STORE)).unwrap();
+    let changed = damage.execute("UPDATE runs SET facts = '{' WHERE run = ?1", [&bad]);
+    assert_eq!(changed.unwrap(), 1);
+    drop(damage);
+    let resumed = project.run(&["resume"]);
+    assert_eq!(resumed.code, 0, "{}", resumed.err);
+    assert!(resumed.err.contains(" is left alone: "), "{}", resumed.err);
+    assert_eq!(project.run(&["wait", &good]).out, "fine\n");
+}

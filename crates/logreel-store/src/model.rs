@@ -384,8 +384,13 @@ pub struct Filter {
 impl Filter {
     /// Whether the run is of a status that is asked for, or orphaned when that is.
     pub(crate) fn has_status(&self, entry: &Entry) -> bool {
+        self.has(entry.row.status()) || self.orphaned && entry.is_orphaned()
+    }
+
+    /// Whether runs of this status are asked for, orphaned or not.
+    pub(crate) fn has(&self, status: Status) -> bool {
         let any = self.status.is_empty() && !self.orphaned;
-        any || self.status.contains(&entry.row.status()) || self.orphaned && entry.is_orphaned()
+        any || self.status.contains(&status)
     }
 }
 

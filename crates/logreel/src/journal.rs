@@ -18,8 +18,8 @@ use logreel_core::meaning::ResultSet;
 use logreel_core::row::End;
 use logreel_core::state::Map;
 use logreel_core::{
-    AppendId, Blob, Body, Command, Digest, Epoch, Event, Json, Payload, Rejected, RunId, RunState,
-    Seq, Session, StepId,
+    AppendId, Blob, Body, Command, Digest, Epoch, Event, Json, Payload, Record, Rejected, RunId,
+    RunState, Seq, Session, StepId,
 };
 use logreel_store::{Append, AppendError, Appended, Env, RunStore};
 use tokio::sync::watch;
@@ -558,11 +558,7 @@ impl Journal {
     async fn surely_catch_up(&self) -> Result<(), Error> {
         let mut patience = Patience::default();
         loop {
-            let caught_up = match self.check_head().await {
-                Ok(()) => self.catch_up().await,
-                Err(error) => Err(error),
-            };
-            let error = match caught_up {
+            let error = match self.catch_up().await {
                 Err(error) if error.kind() == ErrorKind::Unavailable => error,
                 caught_up => return caught_up,
             };
@@ -572,35 +568,39 @@ impl Journal {
         }
     }
 
-    /// The store still has what was decided on. One that was replaced by a copy which had not got all of it does not:
-    /// this driver would ask for ever for what comes behind it, or build on what never was.
-    async fn check_head(&self) -> Result<(), Error> {
-        let head = self.with_state(|state| state.row.head);
-        let found = self.store.read(&self.run, head.seq, 1).await?.items;
-        match found.first() {
-            Some(record) if record.digest == head.digest => Ok(()),
-            _ => {
-                let what = format!(
-                    "the store has lost event {} of {}, which it acknowledged (was it replaced by a copy that had not \
-                     got everything?)",
-                    head.seq, self.run
-                );
-                Err(logreel_store::Error::corrupt(what).into())
-            }
-        }
-    }
-
+    /// Reads what others appended.
     async fn catch_up(&self) -> Result<(), Error> {
+        let head = self.with_state(|state| state.row.head);
+        let mut page = self.store.read(&self.run, head.seq, PAGE).await?;
+        // The last event that was folded comes first. A store that was replaced by a copy which had not got all of it
+        // has it no more: this driver would ask for ever for what comes behind it, or build on what never was.
+        let last = page.items.first();
+        if last.is_none_or(|last| (last.seq, last.digest) != (head.seq, head.digest)) {
+            let what = format!(
+                "the store has lost event {} of {}, which it acknowledged (was it replaced by a copy that had not got \
+                 everything?)",
+                head.seq, self.run
+            );
+            let error = logreel_store::Error::corrupt(what).into();
+            self.die(&error);
+            return Err(error);
+        }
+        page.items.remove(0);
         loop {
-            let from = self.with_state(|state| state.row.head.seq.next());
-            let events = self.store.events(&self.run, from, PAGE).await?.items;
-            if events.is_empty() {
+            let events = page.items.iter().map(Record::decode);
+            let events: Vec<Event> = events
+                .collect::<Result<_, _>>()
+                .map_err(logreel_store::Error::from)?;
+            if !events.is_empty() {
+                self.fold_all(&events, ResultSet::of_events(&events))?;
+                self.notice_stops();
+                let session = self.session.as_ref();
+                self.hooks.tell(self.run, session, &events).await;
+            }
+            if !page.has_more {
                 return Ok(());
             }
-            self.fold_all(&events, ResultSet::of_events(&events))?;
-            self.notice_stops();
-            let session = self.session.as_ref();
-            self.hooks.tell(self.run, session, &events).await;
+            page = self.store.read(&self.run, page.next, PAGE).await?;
         }
     }
 

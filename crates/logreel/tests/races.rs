@@ -278,17 +278,54 @@ async fn an_orphan_that_cannot_be_read_is_left_alone_and_the_others_are_driven()
     let store = Arc::new(SqliteStore::open(&path, options).unwrap());
     let engine = Engine::builder().store(store).build().await.unwrap();
     let task = echo(&engine);
+    let child: Task<(), ()> = engine.task("child", |ctx: Ctx, (): ()| async move {
+        ctx.signal("never").await?;
+        Ok(())
+    });
+    let parent: Task<(), ()> = engine.task("parent", move |ctx: Ctx, (): ()| {
+        let child = child.clone();
+        async move { ctx.child("child", &child, &()).await }
+    });
+    let waits = parent.start(&()).await.unwrap();
+    let idle = async |run: RunId| {
+        let entry = engine.run(run).entry().await.unwrap();
+        entry.row.status() == Status::Waiting && entry.driver.is_none()
+    };
+    let below = async || {
+        let all = engine.runs().newest(10).await.unwrap();
+        all.into_iter().find(|it| it.row.facts.parent.is_some())
+    };
+    while !idle(waits.id()).await || !idle(below().await.unwrap().row.run).await {
+        store::SystemEnv.sleep(std::time::Duration::from_millis(5)).await;
+    }
+    let below = below().await.unwrap().row.run;
     let damaged = task.start(&1).queue().await.unwrap();
     let orphan = task.start(&2).queue().await.unwrap();
+    engine.close().await.unwrap();
     let sql = rusqlite::Connection::open(&path).unwrap();
-    // Someone has them whom nobody knows, and a page of the disk is not what it was.
-    sql.execute_batch("UPDATE live SET owner = 7, since = 0, epoch = 1")
+    // Whoever has them is gone, and a page of the disk is not what it was: of one run, and of what another waits for.
+    sql.execute_batch(
+        "INSERT INTO owners (id, host, host_name, pid, beat, gone, beat_at)
+           VALUES (7, 'elsewhere', 'elsewhere', 7, 0, 1, 0);
+         UPDATE live SET owner = 7, since = 0, epoch = 1",
+    )
+    .unwrap();
+    for run in [damaged.id(), below] {
+        let written = sql.execute(
+            "UPDATE runs SET facts = '{' WHERE run = ?1",
+            [run.to_string()],
+        );
+        assert_eq!(written.unwrap(), 1);
+    }
+    // It joins all the same, and looks after what the one before left.
+    let store = SqliteStore::open(&path, Options::default()).unwrap();
+    let engine = Engine::builder()
+        .store(Arc::new(store))
+        .build()
+        .await
         .unwrap();
-    let written = sql.execute(
-        "UPDATE runs SET facts = '{' WHERE run = ?1",
-        [damaged.id().to_string()],
-    );
-    assert_eq!(written.unwrap(), 1);
+    let task = echo(&engine);
+    let [damaged, orphan] = [damaged, orphan].map(|it| engine.run(it.id()).typed::<u32>());
     let worker = {
         let engine = engine.clone();
         tokio::spawn(async move { engine.work(1).await })

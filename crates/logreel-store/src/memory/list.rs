@@ -62,6 +62,8 @@ impl MemoryStore {
         let mut matching = found
             .by_ref()
             .filter(|(_, run)| matches(filter, &run.tip.row))
+            // Who drives a run is looked up only where it is asked for, or shown.
+            .filter(|(_, run)| filter.orphaned || filter.has(run.tip.row.status()))
             .map(|(place, run)| (place, self.entry_of(&state, run)))
             .filter(|(_, entry)| filter.has_status(entry));
         let page: Vec<_> = matching.by_ref().take(limit.max(1)).collect();

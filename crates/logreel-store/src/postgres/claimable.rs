@@ -9,7 +9,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::failure::Halt;
-use super::lease::claim_reason;
+use super::lease::may_be_claimed;
 use super::limit::Places;
 use super::owners::{Life, OWNER, now_or};
 use super::rows::{self, Stored};
@@ -134,7 +134,7 @@ impl Search<'_> {
                     && stored.check_foldable().is_ok()
                     && !stored.is_driven(self.tx)
                     && self.what.iter().any(fits)
-                    && claim_reason(self.tx, &stored, self.now).await?.is_some()
+                    && may_be_claimed(self.tx, &stored, self.now).await?
                     && self.places.has_one(self.tx, key, max).await?
                 {
                     self.found.push((stored.id, stored.row.run));

@@ -1,7 +1,7 @@
 //! Leases: joining, claiming, giving back (SEMANTICS 17, 18, 20).
 
 use logreel_core::decide::{ClaimDecision, decide_claim};
-use logreel_core::event::ClaimReason;
+use logreel_core::event::{ClaimReason, RunLimit};
 use logreel_core::{Epoch, RunId, Timestamp};
 
 use super::append::{Landed, Landing, land, no_place, retire, settle};
@@ -119,35 +119,55 @@ pub(super) async fn leave(tx: &Tx, owner: OwnerId) -> Result<(), Halt> {
     let id = owner.0.cast_signed();
     tx.exec("UPDATE owners SET gone = true WHERE id = $1", &[&id])
         .await?;
-    for stored in held_by(tx, id).await? {
-        if !stored.row.status().is_terminal() {
-            tx.ring_everywhere(stored.row.run);
+    for held in held_by(tx, id).await? {
+        if !held.has_ended {
+            tx.ring_everywhere(held.run);
         }
-        limit::call_next(tx, &stored).await?;
+        limit::call_next(tx, held.id, held.limit.as_ref()).await?;
     }
     retire_ended(tx, id).await?;
     forget_if_idle(tx, id, Life::Dead).await
 }
 
+/// A run in an owner's hands, by what the database itself knows of it: one that cannot be read leaves them like any
+/// other, and keeps nobody from joining.
+struct Held {
+    id: i64,
+    run: RunId,
+    has_ended: bool,
+    limit: Option<RunLimit>,
+}
+
 /// The runs that an owner holds, locked in their order.
-async fn held_by(tx: &Tx, owner: i64) -> Result<Vec<Stored>, Halt> {
+async fn held_by(tx: &Tx, owner: i64) -> Result<Vec<Held>, Halt> {
     // Both rows: who waited for the first looks at the second as it is then, and not as it was.
     let sql = "SELECT l.run FROM live l JOIN queue q ON q.run = l.run WHERE q.owner = $1
         ORDER BY l.run FOR UPDATE";
-    let found = tx.query(sql, &[&owner]).await?;
-    let ids: Vec<i64> = found
-        .iter()
-        .map(|row| row.try_get(0))
-        .collect::<Result<_, _>>()?;
-    rows::load_ids(tx, &ids).await
+    let locked = tx.query(sql, &[&owner]).await?;
+    let ids = locked.iter().map(|row| row.try_get(0));
+    let ids: Vec<i64> = ids.collect::<Result<_, _>>()?;
+    // Only a statement after that sees how each of them is now.
+    let sql = "SELECT r.id, r.run, r.status IN ('completed', 'failed', 'cancelled'), q.limit_key, q.limit_max
+        FROM runs r JOIN queue q ON q.run = r.id WHERE r.id = ANY($1) ORDER BY r.id";
+    let found = tx.query(sql, &[&ids]).await?;
+    let held = |row: &tokio_postgres::Row| {
+        let (key, max): (Option<String>, Option<i64>) = (row.try_get(3)?, row.try_get(4)?);
+        Ok(Held {
+            id: row.try_get(0)?,
+            run: rows::run_id(row.try_get(1)?)?,
+            has_ended: row.try_get(2)?,
+            limit: limit::stored(key, max),
+        })
+    };
+    found.iter().map(held).collect()
 }
 
 /// The runs that ended under an owner that is gone: it will record no late fact any more.
 async fn retire_ended(tx: &Tx, owner: i64) -> Result<(), Halt> {
-    for stored in held_by(tx, owner).await? {
-        if stored.row.status().is_terminal() {
-            tx.ring_everywhere(stored.row.run);
-            retire(tx, stored.id, &stored.row.run).await?;
+    for held in held_by(tx, owner).await? {
+        if held.has_ended {
+            tx.ring_everywhere(held.run);
+            retire(tx, held.id, &held.run).await?;
         }
     }
     Ok(())
@@ -204,8 +224,10 @@ pub(super) async fn claim(tx: &Tx, run: RunId, owner: OwnerId) -> Result<ClaimOu
             tx.ring_everywhere(run);
         }
         // Also of one that nobody held: what it waits for may have come to be since it was queued, and whoever finds
-        // it in the queue would find nothing behind it.
-        settle(tx, stored.id, &stored.tip()?).await?;
+        // it in the queue would find nothing behind it. When a run of a newer format is ready, newer builds know.
+        if stored.lease.is_some() || stored.check_foldable().is_ok() {
+            settle(tx, stored.id, &stored.tip()?).await?;
+        }
         let entry = rows::load(tx, &run).await?.entry(tx).await?;
         return Ok(ClaimOutcome::NotReady(entry));
     };
@@ -258,8 +280,18 @@ pub(super) async fn claim(tx: &Tx, run: RunId, owner: OwnerId) -> Result<ClaimOu
     })
 }
 
+/// Whether it is worth a worker's while to go for the run. Of one that waits for something which cannot be read, it is:
+/// whoever goes for it is told what is wrong, and it keeps nobody from the others.
+pub(super) async fn may_be_claimed(tx: &Tx, stored: &Stored, now: Timestamp) -> Result<bool, Halt> {
+    match claim_reason(tx, stored, now).await {
+        Ok(reason) => Ok(reason.is_some()),
+        Err(Halt::Refused(_)) => Ok(true),
+        Err(halt) => Err(halt),
+    }
+}
+
 /// Why a worker may claim the run; `None` when it may not. Its holder, if any, is known dead.
-pub(super) async fn claim_reason(
+async fn claim_reason(
     tx: &Tx,
     stored: &Stored,
     now: Timestamp,
@@ -324,7 +356,7 @@ pub(super) async fn release(tx: &Tx, run: RunId, epoch: Epoch) -> Result<Entry, 
         drop_lease(tx, stored.id).await?;
         settle(tx, stored.id, &stored.tip()?).await?;
         tx.ring_everywhere(run);
-        limit::call_next(tx, &stored).await?;
+        limit::call_next(tx, stored.id, stored.row.facts.limit.as_ref()).await?;
     }
     rows::load(tx, &run).await?.entry(tx).await
 }

@@ -12,7 +12,7 @@ use super::append::settle;
 use super::failure::Halt;
 use super::lease::{drop_lease, note_lapse};
 use super::owners::{Life, OWNER, OWNER_COLUMNS};
-use super::rows::{self, Stored};
+use super::rows;
 use super::writer::Tx;
 
 /// How many in line are told of a place; the others look now and then.
@@ -144,18 +144,22 @@ async fn fence_silent(tx: &Tx, limit: &RunLimit, except: Option<i64>) -> Result<
     Ok(())
 }
 
+/// The limit of a run as `queue` has it.
+pub(super) fn stored(key: Option<String>, max: Option<i64>) -> Option<RunLimit> {
+    let max = u32::try_from(max?).unwrap_or(u32::MAX);
+    key.map(|key| RunLimit { key, max })
+}
+
 /// A run gave its place back: rings for the first in line of the others.
-pub(super) async fn call_next(tx: &Tx, gave: &Stored) -> Result<(), Halt> {
-    let Some(limit) = &gave.row.facts.limit else {
-        return Ok(());
-    };
+pub(super) async fn call_next(tx: &Tx, gave: i64, limit: Option<&RunLimit>) -> Result<(), Halt> {
+    let Some(limit) = limit else { return Ok(()) };
     let sql = "SELECT r.run FROM queue q JOIN runs r ON r.id = q.run
         WHERE q.limit_key = $1 AND q.owner IS NULL AND q.ready_at <= $2 AND q.run <> $4
         ORDER BY q.run LIMIT $3";
     let now = tx.shared.clock.now().as_micros();
     let called = i64::from(limit.max.min(CALLED));
     let key = rows::plain(&limit.key);
-    for row in tx.query(sql, &[&key, &now, &called, &gave.id]).await? {
+    for row in tx.query(sql, &[&key, &now, &called, &gave]).await? {
         tx.ring_everywhere(rows::run_id(row.try_get(0)?)?);
     }
     Ok(())

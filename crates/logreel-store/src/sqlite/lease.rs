@@ -1,7 +1,7 @@
 //! Leases: joining, claiming, giving back (SEMANTICS 17, 18, 20).
 
 use logreel_core::decide::{ClaimDecision, decide_claim};
-use logreel_core::event::ClaimReason;
+use logreel_core::event::{ClaimReason, RunLimit};
 use logreel_core::{Digest, Epoch, FORMAT, RunId, Timestamp};
 use rusqlite::{Connection, params};
 
@@ -95,29 +95,51 @@ pub(super) fn leave(tx: &mut Tx<'_>, owner: OwnerId) -> Result<(), Halt> {
     tx.conn
         .prepare_cached("UPDATE owners SET gone = 1 WHERE id = ?1")?
         .execute([id])?;
-    for run in collect(tx.conn, "SELECT run FROM live WHERE owner = ?1", [id])? {
-        let Some(stored) = rows::load_id(tx.conn, run)? else {
-            continue;
-        };
-        if !stored.row.status().is_terminal() {
-            tx.ring_everywhere(stored.row.run)?;
+    for held in held_by(tx.conn, id)? {
+        if !held.has_ended {
+            tx.ring_everywhere(held.run)?;
         }
-        limit::call_next(tx, &stored)?;
+        limit::call_next(tx, held.id, held.limit.as_ref())?;
     }
     retire_ended(tx, id)?;
     forget_if_idle(tx.conn, id)?;
     Ok(())
 }
 
+/// A run in an owner's hands, by what the database itself knows of it: one that cannot be read leaves them like any
+/// other, and keeps nobody from joining.
+struct Held {
+    id: i64,
+    run: RunId,
+    has_ended: bool,
+    limit: Option<RunLimit>,
+}
+
+/// The runs that an owner holds, in their order.
+fn held_by(conn: &Connection, owner: i64) -> Result<Vec<Held>, Halt> {
+    let sql = "SELECT l.run, r.run, r.status IN ('completed', 'failed', 'cancelled'), l.limit_key, l.limit_max
+        FROM live l CROSS JOIN runs r ON r.id = l.run WHERE l.owner = ?1 ORDER BY l.run";
+    let mut statement = conn.prepare_cached(sql)?;
+    let mut rows = statement.query([owner])?;
+    let mut held = Vec::new();
+    while let Some(row) = rows.next()? {
+        let (key, max): (Option<String>, Option<u32>) = (row.get(3)?, row.get(4)?);
+        held.push(Held {
+            id: row.get(0)?,
+            run: rows::run_id(text(row.get_ref(1)?)?)?,
+            has_ended: row.get(2)?,
+            limit: key.zip(max).map(|(key, max)| RunLimit { key, max }),
+        });
+    }
+    Ok(held)
+}
+
 /// The runs that ended under an owner that is gone: it will record no late fact any more.
 fn retire_ended(tx: &mut Tx<'_>, owner: i64) -> Result<(), Halt> {
-    for run in collect(tx.conn, "SELECT run FROM live WHERE owner = ?1", [owner])? {
-        let Some(stored) = rows::load_id(tx.conn, run)? else {
-            continue;
-        };
-        if stored.row.status().is_terminal() {
-            tx.ring_everywhere(stored.row.run)?;
-            retire(tx, run, &stored.row.run)?;
+    for held in held_by(tx.conn, owner)? {
+        if held.has_ended {
+            tx.ring_everywhere(held.run)?;
+            retire(tx, held.id, &held.run)?;
         }
     }
     Ok(())
@@ -144,8 +166,10 @@ pub(super) fn claim(tx: &mut Tx<'_>, run: RunId, owner: OwnerId) -> Result<Claim
             tx.ring_everywhere(run)?;
         }
         // Also of one that nobody held: what it waits for may have come to be since it was queued, and whoever finds
-        // it in the queue would find nothing behind it.
-        settle(tx, stored.id, &stored.tip()?)?;
+        // it in the queue would find nothing behind it. When a run of a newer format is ready, newer builds know.
+        if stored.lease.is_some() || stored.check_foldable().is_ok() {
+            settle(tx, stored.id, &stored.tip()?)?;
+        }
         let entry = rows::load(tx.conn, &run)?.entry(tx.conn, tx.shared)?;
         return Ok(ClaimOutcome::NotReady(entry));
     };
@@ -276,7 +300,7 @@ pub(super) fn release(tx: &mut Tx<'_>, run: RunId, epoch: Epoch) -> Result<Entry
         drop_lease(tx, stored.id)?;
         settle(tx, stored.id, &stored.tip()?)?;
         tx.ring_everywhere(run)?;
-        limit::call_next(tx, &stored)?;
+        limit::call_next(tx, stored.id, stored.row.facts.limit.as_ref())?;
     }
     Ok(rows::load(tx.conn, &run)?.entry(tx.conn, tx.shared)?)
 }
@@ -294,9 +318,25 @@ pub(super) fn claimable(
         what.iter()
             .any(|what| what.kind.as_str() == kind && what.fits(what.kind, agent, spec))
     };
+    let mut places = limit::Places::default();
+    // What its columns say that a worker may drive, and has a place for.
+    let mut wanted = |row: &rusqlite::Row<'_>| -> Result<Option<(i64, RunId)>, Halt> {
+        let key = row.get_ref(5)?.as_str_or_null();
+        let key = key.map_err(rusqlite::Error::from)?;
+        if !places.has_one(conn, shared, key, row.get(6)?)? {
+            return Ok(None);
+        }
+        let (kind, agent) = (row.get_ref(2)?, row.get_ref(3)?);
+        let spec = Digest::from_slice(row.get_ref(4)?.as_blob().map_err(rusqlite::Error::from)?)
+            .ok_or_else(|| damaged("a spec's digest has the wrong length"))?;
+        let id = row.get(0)?;
+        if !fits(text(kind)?, text(agent)?, &spec) || !carries(conn, id, labels)? {
+            return Ok(None);
+        }
+        Ok(Some((id, rows::run_id(text(row.get_ref(1)?)?)?)))
+    };
     // Queued ones first, then those whose time came: each in the order of its index, up to `limit`.
     let mut found: Vec<(i64, RunId)> = Vec::new();
-    let mut places = limit::Places::default();
     for range in ["l.ready_at = 0", "l.ready_at > 0 AND l.ready_at <= ?1"] {
         let sql = format!(
             "SELECT l.run, r.run, r.kind, r.agent, r.spec_digest, l.limit_key, l.limit_max
@@ -310,59 +350,50 @@ pub(super) fn claimable(
         let mut left = limit;
         while left > 0 {
             let Some(row) = rows.next()? else { break };
-            let key = row.get_ref(5)?.as_str_or_null();
-            let key = key.map_err(rusqlite::Error::from)?;
-            if !places.has_one(conn, shared, key, row.get(6)?)? {
-                continue;
-            }
-            let (kind, agent) = (row.get_ref(2)?, row.get_ref(3)?);
-            let spec =
-                Digest::from_slice(row.get_ref(4)?.as_blob().map_err(rusqlite::Error::from)?)
-                    .ok_or_else(|| damaged("a spec's digest has the wrong length"))?;
-            let id = row.get(0)?;
-            if fits(text(kind)?, text(agent)?, &spec) && carries(conn, id, labels)? {
-                found.push((id, rows::run_id(text(row.get_ref(1)?)?)?));
+            if let Some(wanted) = wanted(row)? {
+                found.push(wanted);
                 left -= 1;
             }
         }
     }
+    let sql = format!(
+        "SELECT l.run, r.run, r.kind, r.agent, r.spec_digest, l.limit_key, l.limit_max
+         FROM live l CROSS JOIN runs r ON r.id = l.run
+         WHERE l.owner = ?1 AND r.status NOT IN ('completed', 'failed', 'cancelled')
+           AND r.needs <= {FORMAT} AND NOT r.read_only AND NOT r.erased
+         ORDER BY l.run"
+    );
     for owner in gone(conn, shared)? {
-        for id in collect(
-            conn,
-            "SELECT run FROM live WHERE owner = ?1 ORDER BY run",
-            [owner],
-        )? {
-            let stored = match rows::load_id(conn, id) {
-                Ok(Some(stored)) => stored,
-                Ok(None) => continue,
-                // Whoever goes for it is told what is wrong with it, and it keeps nobody from the others.
-                Err(Halt::Refused(_)) => {
-                    found.push((id, named(conn, id)?));
-                    continue;
-                }
-                Err(halt) => return Err(halt),
-            };
-            let facts = &stored.row.facts;
-            let holder = OwnerId(owner.cast_unsigned());
-            if stored.check_foldable().is_ok()
-                && !shared.owners.holds(conn, holder, facts)?
-                && fits(facts.kind.as_str(), &facts.agent, &facts.spec_digest)
-                && carries(conn, id, labels)?
-                && claim_reason(conn, &stored, now)?.is_some()
-                && places.has_one(
-                    conn,
-                    shared,
-                    facts.limit.as_ref().map(|limit| limit.key.as_str()),
-                    facts.limit.as_ref().map(|limit| limit.max),
-                )?
+        let mut statement = conn.prepare_cached(&sql)?;
+        let mut rows = statement.query([owner])?;
+        while let Some(row) = rows.next()? {
+            if let Some((id, run)) = wanted(row)?
+                && is_orphaned(conn, shared, id, OwnerId(owner.cast_unsigned()))?
             {
-                found.push((id, stored.row.run));
+                found.push((id, run));
             }
         }
     }
     found.sort_unstable_by_key(|(id, _)| *id);
     found.truncate(limit);
     Ok(found.into_iter().map(|(_, run)| run).collect())
+}
+
+/// Whether its holder is gone, and it can go on. One that cannot be read is taken for one: whoever goes for it is told
+/// what is wrong, and it keeps nobody from the others.
+fn is_orphaned(conn: &Connection, shared: &Shared, id: i64, holder: OwnerId) -> Result<bool, Halt> {
+    let looked = || -> Result<bool, Halt> {
+        let Some(stored) = rows::load_id(conn, id)? else {
+            return Ok(false);
+        };
+        Ok(stored.check_foldable().is_ok()
+            && !shared.owners.holds(conn, holder, &stored.row.facts)?
+            && claim_reason(conn, &stored, shared.env.now())?.is_some())
+    };
+    match looked() {
+        Err(Halt::Refused(_)) => Ok(true),
+        looked => looked,
+    }
 }
 
 /// Whether the run has all these labels.
@@ -380,14 +411,6 @@ fn carries(conn: &Connection, id: i64, labels: &[(String, String)]) -> rusqlite:
 
 fn text<'a>(value: rusqlite::types::ValueRef<'a>) -> rusqlite::Result<&'a str> {
     value.as_str().map_err(rusqlite::Error::from)
-}
-
-fn named(conn: &Connection, id: i64) -> Result<RunId, Halt> {
-    let sql = "SELECT run FROM runs WHERE id = ?1";
-    let named: String = conn
-        .prepare_cached(sql)?
-        .query_row([id], |row| row.get(0))?;
-    Ok(rows::run_id(&named)?)
 }
 
 /// Owners that hold something and do not beat.

@@ -15,7 +15,7 @@ use super::failure::Halt;
 use super::lease::{drop_lease, note_lapse};
 use super::open::Shared;
 use super::owners::Life;
-use super::rows::{self, Stored};
+use super::rows;
 use super::writer::Tx;
 use crate::OwnerId;
 
@@ -141,17 +141,15 @@ fn fence_silent(tx: &mut Tx<'_>, limit: &RunLimit, except: Option<i64>) -> Resul
 }
 
 /// A run gave its place back: rings for the first in line of the others.
-pub(super) fn call_next(tx: &mut Tx<'_>, gave: &Stored) -> Result<(), Halt> {
-    let Some(limit) = &gave.row.facts.limit else {
-        return Ok(());
-    };
+pub(super) fn call_next(tx: &mut Tx<'_>, gave: i64, limit: Option<&RunLimit>) -> Result<(), Halt> {
+    let Some(limit) = limit else { return Ok(()) };
     let sql = "SELECT r.run FROM live l CROSS JOIN runs r ON r.id = l.run
         WHERE l.limit_key = ?1 AND l.owner IS NULL AND l.ready_at <= ?2 AND l.run <> ?4
         ORDER BY l.run LIMIT ?3";
     let now = tx.shared.env.now().as_micros();
     let next: Vec<RunId> = {
         let mut statement = tx.conn.prepare_cached(sql)?;
-        let mut found = statement.query(params![limit.key, now, limit.max.min(CALLED), gave.id])?;
+        let mut found = statement.query(params![limit.key, now, limit.max.min(CALLED), gave])?;
         let mut next = Vec::new();
         while let Some(row) = found.next()? {
             next.push(rows::run_id(

@@ -331,20 +331,28 @@ async fn an_orphan_that_cannot_be_read_hides_no_other_on_postgres() {
     let store = PostgresStore::open(&url, options(&locks)).await.unwrap();
     let damaged = Pen::new(store).await;
     let orphan = Pen::new(damaged.store.clone()).await;
-    for pen in [&damaged, &orphan] {
-        pen.store.leave(pen.owner).await.expect("it leaves");
-    }
     let sql = format!("UPDATE {schema}.runs SET facts = '{{' WHERE run = $1");
     let written = admin()
         .await
         .execute(&sql, &[&damaged.run.to_string()])
         .await;
     assert_eq!(written.unwrap(), 1);
+    for pen in [&damaged, &orphan] {
+        pen.store.leave(pen.owner).await.expect("it leaves");
+    }
+    // Whoever comes looks after what the ones before left.
+    let next = PostgresStore::open(&url, options(&locks)).await.unwrap();
+    let next = Pen::new(next).await;
     let all = [Claimable {
         kind: RunKind::Task,
         agents: None,
         specs: None,
     }];
-    let found = orphan.store.claimable(&all, &[], 10).await;
+    let found = next.store.claimable(&all, &[], 10).await;
     assert_eq!(found.expect("a list"), [damaged.run, orphan.run]);
+    let claimed = next.store.claim(&orphan.run, next.owner).await;
+    assert!(
+        matches!(claimed, Ok(ClaimOutcome::Claimed(_))),
+        "{claimed:?}"
+    );
 }
