@@ -151,3 +151,37 @@ async fn whoever_is_told_to_give_way_tries_again_on_postgres() {
     let commanded = cancelling.await.unwrap().expect("it lands all the same");
     assert_eq!(commanded.entry.row.head.seq, Seq(2));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_database_could_not_serialize_is_done_again_on_postgres() {
+    let (url, schema) = in_schema(&server());
+    let locks = TempDir::new().unwrap();
+    let store = PostgresStore::open(&url, options(&locks)).await.unwrap();
+    let mut pen = Pen::new(store).await;
+    let admin = admin().await;
+    // It finds out at the commit: twice of a driver's append, and twice of a command.
+    let sql = format!(
+        "SET search_path = {schema};
+         CREATE SEQUENCE tries;
+         CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+           IF nextval('{schema}.tries') IN (1, 2, 4, 5) THEN
+             RAISE EXCEPTION 'could not serialize access' USING ERRCODE = '40001';
+           END IF;
+           RETURN NULL;
+         END $$;
+         CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON events
+           DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse()"
+    );
+    admin.batch_execute(&sql).await.unwrap();
+    pen.write("one").await.expect("it lands all the same");
+    let (cancel, id) = (
+        Outside::Cancel { reason: None },
+        AppendId::new("cancel").unwrap(),
+    );
+    let commanded = pen.store.command(&pen.run, &id, &cancel, Vec::new()).await;
+    let head = commanded.expect("so does this").entry.row.head;
+    let events = pen.store.events(&pen.run, Seq(1), 10).await.unwrap().items;
+    assert_eq!(events.last().unwrap().seq, head.seq, "each of them once");
+    let tries = admin.query_one("SELECT last_value FROM tries", &[]).await;
+    assert_eq!(tries.unwrap().get::<_, i64>(0), 6);
+}
