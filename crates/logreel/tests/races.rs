@@ -296,7 +296,9 @@ async fn an_orphan_that_cannot_be_read_is_left_alone_and_the_others_are_driven()
         all.into_iter().find(|it| it.row.facts.parent.is_some())
     };
     while !idle(waits.id()).await || !idle(below().await.unwrap().row.run).await {
-        store::SystemEnv.sleep(std::time::Duration::from_millis(5)).await;
+        store::SystemEnv
+            .sleep(std::time::Duration::from_millis(5))
+            .await;
     }
     let below = below().await.unwrap().row.run;
     let damaged = task.start(&1).queue().await.unwrap();
