@@ -140,12 +140,14 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
         anyhow::Ok(())
     });
     let stopped = tokio::select! {
-        // Neither ends by itself.
-        () = &mut serving => Stop::Terminate,
+        // In this order: who is to leave what it starts to workers knows that before the first request.
+        biased;
+        // None of these ends by itself.
         worked = &mut working => {
             worked?;
             Stop::Terminate
         }
+        () = &mut serving => Stop::Terminate,
         () = retention::keep(&engine, retention.as_ref(), out) => Stop::Terminate,
         stop = signals.next() => stop,
     };
