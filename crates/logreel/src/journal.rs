@@ -21,7 +21,7 @@ use logreel_core::{
     AppendId, Blob, Body, Command, Digest, Epoch, Event, Json, Payload, Record, Rejected, RunId,
     RunState, Seq, Session, StepId,
 };
-use logreel_store::{Append, AppendError, Appended, Env, RunStore};
+use logreel_store::{Append, AppendError, Appended, Env, EventPage, RunStore};
 use tokio::sync::watch;
 
 use self::next::Decided;
@@ -571,11 +571,18 @@ impl Journal {
     /// Reads what others appended.
     async fn catch_up(&self) -> Result<(), Error> {
         let head = self.with_state(|state| state.row.head);
-        let mut page = self.store.read(&self.run, head.seq, PAGE).await?;
-        // The last event that was folded comes first. A store that was replaced by a copy which had not got all of it
-        // has it no more: this driver would ask for ever for what comes behind it, or build on what never was.
-        let last = page.items.first();
-        if last.is_none_or(|last| (last.seq, last.digest) != (head.seq, head.digest)) {
+        let found = match self.store.read(&self.run, head.seq, PAGE).await {
+            Err(logreel_store::Error::NotFound(_)) => None,
+            read => Some(read?),
+        };
+        // The last event that was folded comes first. A store that was replaced by a copy which had not got all of it,
+        // or nothing of the run, has it no more: this driver would ask for ever for what comes behind it, or build on
+        // what never was.
+        let has_head = |page: &EventPage| {
+            let last = page.items.first();
+            last.is_some_and(|last| (last.seq, last.digest) == (head.seq, head.digest))
+        };
+        let Some(mut page) = found.filter(has_head) else {
             let what = format!(
                 "the store has lost event {} of {}, which it acknowledged (was it replaced by a copy that had not got \
                  everything?)",
@@ -584,7 +591,7 @@ impl Journal {
             let error = logreel_store::Error::corrupt(what).into();
             self.die(&error);
             return Err(error);
-        }
+        };
         page.items.remove(0);
         loop {
             let events = page.items.iter().map(Record::decode);

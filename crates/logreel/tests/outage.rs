@@ -308,7 +308,50 @@ async fn lose_what_was_acknowledged(appends: bool) {
     let ended = tokio::time::timeout(patience, run.wait()).await;
     assert!(matches!(ended.unwrap().unwrap(), Outcome::Completed(())));
     // The second is done again, as is the third where it was done before that was noticed; the first is not.
-    let expected = if appends { 5 } else { 4 };
-    assert_eq!(done.load(Ordering::SeqCst), expected);
+    let most = if appends { 5 } else { 4 };
+    let done = done.load(Ordering::SeqCst);
+    assert!((4..=most).contains(&done), "{done}");
     engine.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_of_which_the_store_lost_everything_is_driven_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("runs.db");
+    let engine = Engine::open(&path).await.unwrap();
+    let began = Arc::new(Semaphore::new(0));
+    let ended = Arc::new(Semaphore::new(0));
+    let (begins, ends) = (Arc::clone(&began), Arc::clone(&ended));
+    let task = engine.task("vanishes", move |ctx: Ctx, (): ()| {
+        let (begins, ends) = (Arc::clone(&begins), Arc::clone(&ends));
+        async move {
+            let step = ctx.step("long").run(|| async {
+                let _ends = Dropped(&ends);
+                begins.add_permits(1);
+                std::future::pending::<Result<(), TaskError>>().await
+            });
+            step.await
+        }
+    });
+    let run = task.start(&()).await.unwrap();
+    began.acquire().await.unwrap().forget();
+    let sql = rusqlite::Connection::open(&path).unwrap();
+    sql.execute_batch(
+        "BEGIN IMMEDIATE; DELETE FROM events; DELETE FROM live; DELETE FROM runs; COMMIT",
+    )
+    .unwrap();
+    let stopped = tokio::time::timeout(std::time::Duration::from_secs(30), ended.acquire()).await;
+    stopped.expect("it is noticed").unwrap().forget();
+    let gone = run.entry().await.unwrap_err();
+    assert_eq!(gone.kind(), ErrorKind::NotFound);
+    engine.close().await.unwrap();
+}
+
+/// Says when a step's work is given up.
+struct Dropped<'a>(&'a Semaphore);
+
+impl Drop for Dropped<'_> {
+    fn drop(&mut self) {
+        self.0.add_permits(1);
+    }
 }
