@@ -346,7 +346,7 @@ async fn compare(server: &Server, store: &PostgresStore, like: RunId, new: NewRu
         };
         store.append(&append).await?;
     }
-    store.release(&run, epoch).await?;
+    store.release(&run, epoch, owner).await?;
     store.leave(owner).await?;
     let client = server.connect().await?;
     for sql in SAME {

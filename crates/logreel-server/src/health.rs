@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use logreel::core::Epoch;
-use logreel::store::Error;
+use logreel::store::{Error, OwnerId};
 use logreel::{Filter, RunId};
 use serde::Serialize;
 
@@ -80,7 +80,8 @@ async fn can_read(app: &App) -> bool {
 /// Gives back a lease of a run that cannot exist: a whole write transaction that writes nothing.
 async fn can_write(app: &App) -> bool {
     let nobody = RunId::from_bytes([0; 16]);
-    match app.engine.store().release(&nobody, Epoch(0)).await {
+    let released = app.engine.store().release(&nobody, Epoch(0), OwnerId(0));
+    match released.await {
         Ok(_) | Err(Error::NotFound(_)) => true,
         Err(error) => {
             told(&error);

@@ -479,8 +479,8 @@ impl RunStore for FaultyStore {
         self.pass(self.inner.lapsed(run)).await
     }
 
-    async fn release(&self, run: &RunId, epoch: Epoch) -> Result<Entry, Error> {
-        self.write(self.inner.release(run, epoch)).await
+    async fn release(&self, run: &RunId, epoch: Epoch, owner: OwnerId) -> Result<Entry, Error> {
+        self.write(self.inner.release(run, epoch, owner)).await
     }
 
     async fn claimable(

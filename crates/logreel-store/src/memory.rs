@@ -645,11 +645,11 @@ impl RunStore for MemoryStore {
         Ok(lapsed.collect())
     }
 
-    async fn release(&self, run: &RunId, epoch: Epoch) -> Result<Entry, Error> {
+    async fn release(&self, run: &RunId, epoch: Epoch, owner: OwnerId) -> Result<Entry, Error> {
         let mut state = self.lock();
         let it = state.run_mut(run)?;
         // Only the current driver can give its lease back; a fenced one has none.
-        if it.epoch == epoch {
+        if it.epoch == epoch && it.lease.is_some_and(|(holder, _)| holder == owner) {
             it.lease = None;
         }
         let entry = self.entry_of(&state, state.run(run)?);

@@ -239,8 +239,9 @@ pub trait RunStore: Send + Sync + 'static {
     /// those that are known dead by now. One that gave its lease back or left is not among them.
     async fn lapsed(&self, run: &RunId) -> Result<Vec<Lapsed>, Error>;
 
-    /// Gives a lease back. A run that is not waiting is ready for the next worker.
-    async fn release(&self, run: &RunId, epoch: Epoch) -> Result<Entry, Error>;
+    /// Gives a lease back, if it is still this owner's under this epoch. A run that is not waiting is ready for the next
+    /// worker. The epoch alone would not do: a store that was replaced by a copy may have given it out twice.
+    async fn release(&self, run: &RunId, epoch: Epoch, owner: OwnerId) -> Result<Entry, Error>;
 
     /// Runs that are ready or orphaned, that a worker can drive and that carry all these labels, oldest
     /// first. Those whose limit has no place are left out, so that they hide nobody.

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use logreel_core::event::{
-    Budget, Custom, Durability, Effect, MessageAdded, Provenance, Relation, RunKind, RunStarted,
-    StepFinished,
+    Budget, Custom, Durability, Effect, MessageAdded, Parent, Provenance, Relation, RunKind,
+    RunLimit, RunStarted, StepFinished,
 };
 use logreel_core::{
     AppendId, Blob, Digest, Draft, Epoch, FOLD_VERSION, Json, Outside, Payload, RunId, Seq,
@@ -601,7 +601,10 @@ async fn what_a_context_node_says_is_stored_once() {
     };
     store.create(next).await.unwrap();
     cancel(&store, &entry.row.run).await;
-    store.release(&entry.row.run, entry.epoch).await.unwrap();
+    store
+        .release(&entry.row.run, entry.epoch, owner)
+        .await
+        .unwrap();
 
     // What is damaged is named, and not given up before someone has seen to it.
     let swap = |one: &str, other: &str| {
@@ -753,4 +756,60 @@ async fn between_writes_the_file_is_everyone_elses() {
     is_over.store(true, std::sync::atomic::Ordering::Relaxed);
     let written = busy.await.unwrap();
     assert!(written > 10, "{written} writes went on meanwhile");
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_keeps_no_place_and_no_child_from_its_end() {
+    let place = Place::new();
+    let env = Arc::new(TestEnv::new());
+    let options = Options {
+        env: env.clone(),
+        ..creating()
+    };
+    let store = SqliteStore::open(place.path(), options).unwrap();
+    let [silent, here] = [join(&store).await, join(&store).await];
+    let create = async |started, owner| {
+        let new = NewRun {
+            run: SystemEnv.run_id(),
+            started,
+            blobs: Vec::new(),
+            owner,
+            then: Vec::new(),
+        };
+        store.create(new).await.unwrap().entry().row.run
+    };
+    let limited = || RunStarted {
+        limit: Some(RunLimit {
+            key: "gpu".into(),
+            max: 1,
+        }),
+        ..started()
+    };
+    let damaged = create(limited(), Some(silent)).await;
+    let next = create(limited(), None).await;
+    let parent = Parent {
+        relation: Relation::Child,
+        run: damaged,
+        seq: Seq::FIRST,
+    };
+    let child = RunStarted {
+        parent: Some(parent),
+        ..started()
+    };
+    let child = create(child, None).await;
+    place.sql(&format!(
+        "UPDATE runs SET facts = '{{' WHERE run = '{damaged}'"
+    ));
+    assert!(matches!(
+        store.claim(&next, here).await.unwrap(),
+        ClaimOutcome::Limited(_)
+    ));
+    env.advance(Duration::from_secs(9));
+    store.beat(here).await.unwrap();
+    env.advance(Duration::from_secs(2));
+    let claimed = store.claim(&next, here).await.unwrap();
+    assert!(matches!(claimed, ClaimOutcome::Claimed(_)), "{claimed:?}");
+    cancel(&store, &child).await;
+    let ended = store.entry(&child).await.unwrap();
+    assert_eq!(ended.row.status(), Status::Cancelled);
 }

@@ -100,13 +100,15 @@ async fn drive(
 
 /// Gives the lease back, also to a store that cannot be reached for a while: this process lives, so
 /// nobody else would take the run over. For the same reason any other failure is tried again, but not without end: who
-/// drives this run has a place that others wait for. Another driver's lease is not touched: ours is an older epoch.
+/// drives this run has a place that others wait for. Another driver's lease is not touched.
 async fn give_back(engine: &Inner, lease: Lease) -> Option<Entry> {
     let Lease { run, epoch, .. } = lease;
+    // Whoever drives has joined.
+    let owner = engine.owner_id()?;
     let mut outage = Outage::default();
     let mut left = GIVE_BACK_TRIES;
     loop {
-        let error = match engine.release(&run, epoch).await {
+        let error = match engine.release(&run, epoch, owner).await {
             Ok(released) => return released,
             Err(error) => error,
         };
@@ -822,7 +824,7 @@ async fn keep_once(
         // Ours, but this is the run's only driver here and it is not driving: it was left behind
         // when the store could not be reached.
         Some(driver) if driver.owner.id == engine.owner().await?.id() => {
-            engine.release(&run, entry.epoch).await?;
+            engine.release(&run, entry.epoch, driver.owner.id).await?;
             true
         }
         Some(_) | None => entry.is_worth_a_claim(now),

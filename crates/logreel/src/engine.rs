@@ -722,11 +722,16 @@ impl Inner {
 
     /// Gives a lease back; doing it twice is doing it once. The run as it was when the lease ended, or
     /// `None` when the answer was lost and others may have been at it since.
-    pub(crate) async fn release(&self, run: &RunId, epoch: Epoch) -> Result<Option<Entry>, Error> {
-        match self.store.release(run, epoch).await {
+    pub(crate) async fn release(
+        &self,
+        run: &RunId,
+        epoch: Epoch,
+        owner: OwnerId,
+    ) -> Result<Option<Entry>, Error> {
+        match self.store.release(run, epoch, owner).await {
             Err(logreel_store::Error::Ambiguous { what }) => {
                 tracing::warn!(%run, what, "giving the lease back again");
-                self.store.release(run, epoch).await?;
+                self.store.release(run, epoch, owner).await?;
                 Ok(None)
             }
             other => Ok(Some(other?)),

@@ -140,7 +140,7 @@ impl External {
     pub async fn release(&self, run: &RunId, secret: &LeaseSecret) -> Result<Entry, Error> {
         let entry = self.engine.external_entry(run).await?;
         let owner = self.engine.held_by(&entry, secret).await?;
-        let released = self.engine.release(run, entry.epoch).await?;
+        let released = self.engine.release(run, entry.epoch, owner).await?;
         self.engine.store.leave(owner).await?;
         match released {
             Some(entry) => Ok(entry),

@@ -508,8 +508,9 @@ async fn a_driver_that_was_taken_over_stops_also_a_step_that_appends_nothing() {
             pid: 1,
         };
         store.join(&owner).await.unwrap();
-        let epoch = store.entry(&run).await.unwrap().epoch;
-        store.release(&run, epoch).await.unwrap();
+        let entry = store.entry(&run).await.unwrap();
+        let holder = entry.driver.unwrap().owner.id;
+        store.release(&run, entry.epoch, holder).await.unwrap();
         store.claim(&run, owner.id).await.unwrap();
         dropped.notified().await;
     }

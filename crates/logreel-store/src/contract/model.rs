@@ -633,11 +633,14 @@ impl Story {
         let Some(run) = self.pick(&self.runs.clone()) else {
             return;
         };
-        let current = pair
-            .spec
-            .entry(&run)
-            .await
-            .map_or(Epoch(1), |entry| entry.epoch);
+        let entry = pair.spec.entry(&run).await.ok();
+        let current = entry.as_ref().map_or(Epoch(1), |entry| entry.epoch);
+        let driver = entry.and_then(|entry| entry.driver);
+        let holder = driver.map_or(OwnerId(1), |driver| driver.owner.id);
+        let owner = match self.chance(4) {
+            true => OwnerId(holder.0 + 1),
+            false => holder,
+        };
         let stale = self.chance(4);
         let epoch = if stale {
             Epoch(current.0.saturating_sub(1))
@@ -646,11 +649,11 @@ impl Story {
         };
         let mut answers = Vec::new();
         for store in pair.stores() {
-            let released = store.release(&run, epoch).await;
+            let released = store.release(&run, epoch, owner).await;
             answers.push(released.map(masked).map_err(|error| shown_error(&error)));
         }
         let (under, spec) = (answers.pop(), answers.pop());
-        assert_eq!(under, spec, "release {run} under {epoch}");
+        assert_eq!(under, spec, "release {run} by {owner:?} under {epoch}");
     }
 
     async fn delete(&mut self, pair: &Pair<'_>) {

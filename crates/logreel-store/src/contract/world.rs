@@ -302,6 +302,10 @@ impl<'h> World<'h> {
             store,
             run,
             epoch: entry.epoch,
+            owner: entry
+                .driver
+                .as_ref()
+                .map_or(OwnerId(1), |driver| driver.owner.id),
             head: entry.row.head,
             appends: 0,
         }
@@ -353,6 +357,7 @@ pub(super) struct Pen {
     store: Weak<dyn RunStore>,
     pub run: RunId,
     pub epoch: Epoch,
+    pub owner: OwnerId,
     pub head: Head,
     appends: u64,
 }
@@ -454,7 +459,7 @@ impl Pen {
 
     pub async fn release(&self) -> Entry {
         self.store()
-            .release(&self.run, self.epoch)
+            .release(&self.run, self.epoch, self.owner)
             .await
             .expect("a lease is given back")
     }

@@ -304,16 +304,15 @@ async fn claim_reason(
 /// must know that it may still be about to write (SEMANTICS 24).
 pub(super) async fn note_lapse(tx: &Tx, stored: &Stored) -> Result<(), Halt> {
     if let (Some((holder, _)), Some((_, Life::Silent))) = (stored.lease, &stored.holder) {
-        tx.exec(
-            "INSERT INTO lapsed (run, epoch, owner) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
-            &[
-                &stored.id,
-                &stored.epoch.0.cast_signed(),
-                &holder.0.cast_signed(),
-            ],
-        )
-        .await?;
+        lapse(tx, stored.id, stored.epoch, holder).await?;
     }
+    Ok(())
+}
+
+pub(super) async fn lapse(tx: &Tx, id: i64, epoch: Epoch, holder: OwnerId) -> Result<(), Halt> {
+    let sql = "INSERT INTO lapsed (run, epoch, owner) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
+    let (epoch, holder) = (epoch.0.cast_signed(), holder.0.cast_signed());
+    tx.exec(sql, &[&id, &epoch, &holder]).await?;
     Ok(())
 }
 
@@ -350,9 +349,15 @@ pub(super) async fn drop_lease(tx: &Tx, id: i64) -> Result<(), Halt> {
 }
 
 /// Gives a lease back, if it is still this driver's.
-pub(super) async fn release(tx: &Tx, run: RunId, epoch: Epoch) -> Result<Entry, Halt> {
+pub(super) async fn release(
+    tx: &Tx,
+    run: RunId,
+    epoch: Epoch,
+    owner: OwnerId,
+) -> Result<Entry, Halt> {
     let stored = rows::lock(tx, &run).await?;
-    if stored.live && stored.epoch == epoch && stored.lease.is_some() {
+    let is_held = stored.lease.is_some_and(|(holder, _)| holder == owner);
+    if stored.live && stored.epoch == epoch && is_held {
         drop_lease(tx, stored.id).await?;
         settle(tx, stored.id, &stored.tip()?).await?;
         tx.ring_everywhere(run);

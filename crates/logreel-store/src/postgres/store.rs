@@ -327,8 +327,10 @@ impl RunStore for PostgresStore {
         reading!(self, |tx| lease::lapsed(&tx, &run))
     }
 
-    async fn release(&self, run: &RunId, epoch: Epoch) -> Result<Entry, Error> {
-        writing!(self, run = *run, |tx| lease::release(&tx, *run, epoch))
+    async fn release(&self, run: &RunId, epoch: Epoch, owner: OwnerId) -> Result<Entry, Error> {
+        writing!(self, run = *run, |tx| lease::release(
+            &tx, *run, epoch, owner
+        ))
     }
 
     async fn claimable(

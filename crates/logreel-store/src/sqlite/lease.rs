@@ -248,16 +248,18 @@ pub(super) fn note_lapse(tx: &Tx<'_>, stored: &Stored) -> rusqlite::Result<()> {
     if let Some((holder, _)) = stored.lease
         && tx.shared.owners.life(tx.conn, holder)? == Life::Silent
     {
-        tx.conn
-            .prepare_cached(
-                "INSERT INTO lapsed (run, epoch, owner) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
-            )?
-            .execute(params![
-                stored.id,
-                stored.epoch.0.cast_signed(),
-                holder.0.cast_signed()
-            ])?;
+        lapse(tx, stored.id, stored.epoch, holder)?;
     }
+    Ok(())
+}
+
+pub(super) fn lapse(tx: &Tx<'_>, id: i64, epoch: Epoch, holder: OwnerId) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO lapsed (run, epoch, owner) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING";
+    tx.conn.prepare_cached(sql)?.execute(params![
+        id,
+        epoch.0.cast_signed(),
+        holder.0.cast_signed()
+    ])?;
     Ok(())
 }
 
@@ -294,9 +296,15 @@ pub(super) fn drop_lease(tx: &Tx<'_>, id: i64) -> rusqlite::Result<()> {
 }
 
 /// Gives a lease back, if it is still this driver's.
-pub(super) fn release(tx: &mut Tx<'_>, run: RunId, epoch: Epoch) -> Result<Entry, Halt> {
+pub(super) fn release(
+    tx: &mut Tx<'_>,
+    run: RunId,
+    epoch: Epoch,
+    owner: OwnerId,
+) -> Result<Entry, Halt> {
     let stored = rows::load(tx.conn, &run)?;
-    if stored.live && stored.epoch == epoch && stored.lease.is_some() {
+    let is_held = stored.lease.is_some_and(|(holder, _)| holder == owner);
+    if stored.live && stored.epoch == epoch && is_held {
         drop_lease(tx, stored.id)?;
         settle(tx, stored.id, &stored.tip()?)?;
         tx.ring_everywhere(run)?;

@@ -265,10 +265,10 @@ impl RunStore for SqliteStore {
         self.reading(|conn| lease::lapsed(conn, self.shared(), run))
     }
 
-    async fn release(&self, run: &RunId, epoch: Epoch) -> Result<Entry, Error> {
+    async fn release(&self, run: &RunId, epoch: Epoch, owner: OwnerId) -> Result<Entry, Error> {
         let run = *run;
         self.writer()
-            .submit(move |tx| lease::release(tx, run, epoch))
+            .submit(move |tx| lease::release(tx, run, epoch, owner))
             .await
     }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use logreel_core::event::RunKind;
-use logreel_core::{Epoch, Seq, Timestamp};
+use logreel_core::event::{Parent, Relation, RunKind, RunLimit, RunStarted};
+use logreel_core::{AppendId, Epoch, Outside, Seq, Timestamp};
 use logreel_store::postgres::Options;
 use logreel_store::sqlite::this_host;
 use logreel_store::{
@@ -12,7 +12,9 @@ use logreel_store::{
 };
 use tempfile::TempDir;
 
-use crate::world::{Pen, admin, in_schema, options, server, stranger, wait_for_blocked};
+use crate::world::{
+    Pen, admin, created, in_schema, options, queued, server, started, stranger, wait_for_blocked,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_owner_lives_without_its_lock_file_on_postgres() {
@@ -150,7 +152,7 @@ async fn an_owner_that_was_forgotten_is_there_again_with_its_next_beat_on_postgr
     let store = PostgresStore::open(&url, options(&locks)).await.unwrap();
     let pen = Pen::new(store).await;
     pen.store
-        .release(&pen.run, Epoch(1))
+        .release(&pen.run, Epoch(1), pen.owner)
         .await
         .expect("a release");
     let admin = admin().await;
@@ -171,7 +173,7 @@ async fn an_owner_that_was_forgotten_is_there_again_with_its_next_beat_on_postgr
         "{claimed:?}"
     );
     pen.store
-        .release(&pen.run, Epoch(2))
+        .release(&pen.run, Epoch(2), pen.owner)
         .await
         .expect("a release");
     away(20).await;
@@ -355,4 +357,51 @@ async fn an_orphan_that_cannot_be_read_hides_no_other_on_postgres() {
         matches!(claimed, Ok(ClaimOutcome::Claimed(_))),
         "{claimed:?}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_read_keeps_no_place_and_no_child_from_its_end_on_postgres() {
+    let (url, schema) = in_schema(&server());
+    let locks = TempDir::new().unwrap();
+    let store = PostgresStore::open(&url, options(&locks)).await.unwrap();
+    let [silent, here] = [stranger(), stranger()];
+    for owner in [&silent, &here] {
+        store.join(owner).await.expect("it joins");
+    }
+    let limited = || RunStarted {
+        limit: Some(RunLimit {
+            key: "gpu".into(),
+            max: 1,
+        }),
+        ..started()
+    };
+    let damaged = created(&store, limited(), Some(silent.id)).await.row.run;
+    let next = queued(&store, limited()).await.row.run;
+    let parent = Parent {
+        relation: Relation::Child,
+        run: damaged,
+        seq: Seq::FIRST,
+    };
+    let child = RunStarted {
+        parent: Some(parent),
+        ..started()
+    };
+    let child = queued(&store, child).await.row.run;
+    let sql = format!(
+        "UPDATE {schema}.runs SET facts = '{{' WHERE run = '{damaged}';
+         UPDATE {schema}.owners SET beat_at = beat_at - 60000000 WHERE id = {}",
+        silent.id.0.cast_signed()
+    );
+    admin().await.batch_execute(&sql).await.unwrap();
+    let claimed = store.claim(&next, here.id).await;
+    assert!(
+        matches!(claimed, Ok(ClaimOutcome::Claimed(_))),
+        "{claimed:?}"
+    );
+    let (id, cancel) = (
+        AppendId::new("cancel").unwrap(),
+        Outside::Cancel { reason: None },
+    );
+    let answer = store.command(&child, &id, &cancel, Vec::new()).await;
+    answer.expect("it is cancelled");
 }

@@ -64,16 +64,7 @@ impl Pen {
     pub async fn of(store: impl Into<Arc<PostgresStore>>, owner: Owner) -> Self {
         let store = store.into();
         store.join(&owner).await.expect("it joins");
-        let new = NewRun {
-            run: SystemEnv.run_id(),
-            started: started(),
-            then: Vec::new(),
-            blobs: Vec::new(),
-            owner: Some(owner.id),
-        };
-        let Created::New(entry) = store.create(new).await.expect("it is created") else {
-            panic!("it is new")
-        };
+        let entry = created(&store, started(), Some(owner.id)).await;
         Self {
             store,
             run: entry.row.run,
@@ -143,12 +134,17 @@ pub fn started() -> RunStarted {
 
 /// A new run that nobody holds.
 pub async fn queued(store: &PostgresStore, started: RunStarted) -> Entry {
+    created(store, started, None).await
+}
+
+/// A new run.
+pub async fn created(store: &PostgresStore, started: RunStarted, owner: Option<OwnerId>) -> Entry {
     let new = NewRun {
         run: SystemEnv.run_id(),
         started,
         then: Vec::new(),
         blobs: Vec::new(),
-        owner: None,
+        owner,
     };
     match store.create(new).await.expect("it is created") {
         Created::New(entry) => entry,

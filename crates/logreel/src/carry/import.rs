@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use logreel_core::event::Relation;
 use logreel_core::row::End;
-use logreel_core::{Head, Record, RunId, Seq};
+use logreel_core::{Epoch, Head, Record, RunId, Seq};
 use logreel_store::import::Fault;
-use logreel_store::{Entry, Import, ImportedBlob, Source};
+use logreel_store::{Entry, Import, ImportedBlob, OwnerId, Source};
 
 use super::error::FileError;
 use super::file::{CheckedRun, FileReading, RunFile};
@@ -230,7 +230,9 @@ impl Inner {
         let entry = match (outcome, checked.folded) {
             (ImportOutcome::NothingNew | ImportOutcome::Erased, _) => {
                 source.skip_all()?;
-                self.store.entry(&run).await?
+                // Not only read: whoever is told that it is here may delete the file, so a standby must have it, too.
+                // To give back a lease that nobody has is a write that changes nothing.
+                self.store.release(&run, Epoch(0), OwnerId(0)).await?
             }
             (_, Ok((row, results))) => {
                 let import = Import {
