@@ -229,7 +229,7 @@ pub async fn an_unknown_run_is_not_found(harness: &dyn Harness) {
                 .err(),
         ),
         ("claim", store.claim(&run, owner).await.err()),
-        ("release", store.release(&run, Epoch(1)).await.err()),
+        ("release", store.release(&run, Epoch(1), owner).await.err()),
         ("delete", store.delete(&run).await.err()),
     ] {
         assert!(
@@ -686,7 +686,7 @@ pub async fn a_blob_that_comes_ahead_of_its_event_is_kept_for_an_hour(harness: &
     world.cancel(&run).await;
     world
         .store
-        .release(&run, Epoch(1))
+        .release(&run, Epoch(1), crate::OwnerId(1))
         .await
         .expect("a release");
     world

@@ -355,7 +355,11 @@ pub(super) async fn settle(tx: &Tx, id: i64, tip: &Tip) -> Result<Landed, Halt> 
         retire(tx, id, &tip.row.run).await?;
         return Ok(Landed::Retired);
     }
-    let ready_at = rows::queue_time(tx, id, &tip.row).await?;
+    let ready_at = match rows::queue_time(tx, id, &tip.row).await {
+        // It waits for something that cannot be read: whoever goes for it is told so, and it holds up nobody here.
+        Err(Halt::Refused(Error::Corrupt { .. })) => Some(rows::NOW),
+        found => found?,
+    };
     let sql = "UPDATE queue SET ready_at = $2 WHERE run = $1";
     tx.exec(sql, &[&id, &ready_at]).await?;
     Ok(Landed::Live)
@@ -401,6 +405,11 @@ pub(super) async fn wake_parent(tx: &Tx, facts: &Facts) -> Result<(), Halt> {
         Ok(stored) => stored,
         // A pruned parent waits for nobody.
         Err(Halt::Refused(Error::NotFound(_))) => return Ok(()),
+        // Nor does one that cannot be read keep its child from ending.
+        Err(Halt::Refused(error @ Error::Corrupt { .. })) => {
+            tracing::error!(run = %parent.run, %error, "the parent of a run that ended was not told");
+            return Ok(());
+        }
         Err(other) => return Err(other),
     };
     if stored.live && stored.lease.is_none() && stored.row.status() == Status::Waiting {

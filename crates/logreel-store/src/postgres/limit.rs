@@ -6,14 +6,16 @@
 
 use std::collections::HashMap;
 
+use logreel_core::Epoch;
 use logreel_core::event::RunLimit;
 
 use super::append::settle;
 use super::failure::Halt;
-use super::lease::{drop_lease, note_lapse};
+use super::lease::{drop_lease, lapse};
 use super::owners::{Life, OWNER, OWNER_COLUMNS};
 use super::rows;
 use super::writer::Tx;
+use crate::OwnerId;
 
 /// How many in line are told of a place; the others look now and then.
 const CALLED: u32 = 8;
@@ -120,26 +122,39 @@ pub(super) async fn take_place(
 
 async fn fence_silent(tx: &Tx, limit: &RunLimit, except: Option<i64>) -> Result<(), Halt> {
     // Both rows, as in `held_by`.
-    let sql = "SELECT l.run FROM live l JOIN queue q ON q.run = l.run
+    let sql = "SELECT l.run, l.epoch, q.owner FROM live l JOIN queue q ON q.run = l.run
         WHERE q.limit_key = $1 AND q.owner IS NOT NULL AND q.run IS DISTINCT FROM $2::int8
         ORDER BY l.run FOR UPDATE";
     for row in tx.query(sql, &[&rows::plain(&limit.key), &except]).await? {
         let id: i64 = row.try_get(0)?;
-        let Some(stored) = rows::load_id(tx, id).await? else {
-            continue;
+        let epoch = Epoch(rows::unsigned(row.try_get(1)?));
+        let holder = OwnerId(row.try_get::<_, i64>(2)?.cast_unsigned());
+        let stored = match rows::load_id(tx, id).await {
+            Ok(Some(stored)) if !matches!(stored.holder, Some((_, Life::Silent))) => continue,
+            Ok(Some(stored)) => Some(stored),
+            Ok(None) => continue,
+            // One that cannot be read keeps its place no longer than any other.
+            Err(Halt::Refused(_)) => None,
+            Err(halt) => return Err(halt),
         };
-        let Some((holder, Life::Silent)) = &stored.holder else {
-            continue;
-        };
-        if !tx.shared.owners.stays_silent(tx, holder.id).await? {
+        if !tx.shared.owners.stays_silent(tx, holder).await? {
             continue;
         }
-        note_lapse(tx, &stored).await?;
+        lapse(tx, id, epoch, holder).await?;
         drop_lease(tx, id).await?;
         tx.exec("UPDATE live SET epoch = epoch + 1 WHERE run = $1", &[&id])
             .await?;
-        settle(tx, id, &stored.tip()?).await?;
-        tx.ring_everywhere(stored.row.run);
+        match stored {
+            Some(stored) => {
+                settle(tx, id, &stored.tip()?).await?;
+                tx.ring_everywhere(stored.row.run);
+            }
+            // Whoever goes for it is told what is wrong with it.
+            None => {
+                let sql = "UPDATE queue SET ready_at = $2 WHERE run = $1";
+                tx.exec(sql, &[&id, &rows::NOW]).await?;
+            }
+        }
     }
     Ok(())
 }

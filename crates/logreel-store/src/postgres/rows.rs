@@ -23,7 +23,7 @@ use crate::words::words_of;
 use crate::{Driver, Entry, Error, Owner, OwnerId};
 
 /// `queue.ready_at` of a run that a worker may take now, whatever the clock says.
-const NOW: i64 = 0;
+pub(super) const NOW: i64 = 0;
 /// Announcements of children that are read in one go.
 const CHILDREN: usize = 64;
 /// A word is known by its beginning: an index takes no longer ones.

@@ -343,7 +343,11 @@ pub(super) fn settle(tx: &mut Tx<'_>, id: i64, tip: &Tip) -> Result<Landed, Halt
         retire(tx, id, &tip.row.run)?;
         return Ok(Landed::Retired);
     }
-    let ready_at = rows::queue_time(tx.conn, id, &tip.row)?;
+    let ready_at = match rows::queue_time(tx.conn, id, &tip.row) {
+        // It waits for something that cannot be read: whoever goes for it is told so, and it holds up nobody here.
+        Err(Halt::Refused(Error::Corrupt { .. })) => Some(rows::NOW),
+        found => found?,
+    };
     tx.conn
         .prepare_cached("UPDATE live SET ready_at = ?2 WHERE run = ?1")?
         .execute(params![id, ready_at])?;
@@ -383,6 +387,11 @@ pub(super) fn wake_parent(tx: &mut Tx<'_>, facts: &Facts) -> Result<(), Halt> {
         Ok(stored) => stored,
         // A pruned parent waits for nobody.
         Err(Halt::Refused(Error::NotFound(_))) => return Ok(()),
+        // Nor does one that cannot be read keep its child from ending.
+        Err(Halt::Refused(error @ Error::Corrupt { .. })) => {
+            tracing::error!(run = %parent.run, %error, "the parent of a run that ended was not told");
+            return Ok(());
+        }
         Err(other) => return Err(other),
     };
     if stored.live && stored.lease.is_none() && stored.row.status() == Status::Waiting {

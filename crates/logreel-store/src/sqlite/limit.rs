@@ -6,13 +6,13 @@
 
 use std::collections::HashMap;
 
-use logreel_core::RunId;
 use logreel_core::event::RunLimit;
+use logreel_core::{Epoch, RunId};
 use rusqlite::{Connection, params};
 
 use super::append::settle;
 use super::failure::Halt;
-use super::lease::{drop_lease, note_lapse};
+use super::lease::{drop_lease, lapse};
 use super::open::Shared;
 use super::owners::Life;
 use super::rows;
@@ -112,30 +112,44 @@ pub(super) fn take_place(
 }
 
 fn fence_silent(tx: &mut Tx<'_>, limit: &RunLimit, except: Option<i64>) -> Result<(), Halt> {
-    let sql = "SELECT run, owner FROM live
+    let sql = "SELECT run, owner, epoch FROM live
         WHERE limit_key = ?1 AND owner IS NOT NULL AND run IS NOT ?2 ORDER BY run";
-    let held: Vec<(i64, i64)> = tx
+    let held: Vec<(i64, i64, i64)> = tx
         .conn
         .prepare_cached(sql)?
         .query_map(params![limit.key, except], |row| {
-            Ok((row.get(0)?, row.get(1)?))
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
         })?
         .collect::<Result<_, _>>()?;
-    for (id, owner) in held {
+    for (id, owner, epoch) in held {
         let owner = OwnerId(owner.cast_unsigned());
         if tx.shared.owners.life(tx.conn, owner)? != Life::Silent {
             continue;
         }
-        let Some(stored) = rows::load_id(tx.conn, id)? else {
-            continue;
+        let stored = match rows::load_id(tx.conn, id) {
+            Ok(Some(stored)) => Some(stored),
+            Ok(None) => continue,
+            // One that cannot be read keeps its place no longer than any other.
+            Err(Halt::Refused(_)) => None,
+            Err(halt) => return Err(halt),
         };
-        note_lapse(tx, &stored)?;
+        lapse(tx, id, Epoch(epoch.cast_unsigned()), owner)?;
         drop_lease(tx, id)?;
         tx.conn
             .prepare_cached("UPDATE live SET epoch = epoch + 1 WHERE run = ?1")?
             .execute([id])?;
-        settle(tx, id, &stored.tip()?)?;
-        tx.ring_everywhere(stored.row.run)?;
+        match stored {
+            Some(stored) => {
+                settle(tx, id, &stored.tip()?)?;
+                tx.ring_everywhere(stored.row.run)?;
+            }
+            // Whoever goes for it is told what is wrong with it.
+            None => {
+                tx.conn
+                    .prepare_cached("UPDATE live SET ready_at = ?2 WHERE run = ?1")?
+                    .execute(params![id, rows::NOW])?;
+            }
+        }
     }
     Ok(())
 }

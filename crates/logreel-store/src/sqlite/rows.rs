@@ -21,7 +21,7 @@ use crate::tip::Tip;
 use crate::{Driver, Entry, Error, OwnerId};
 
 /// `live.ready_at` of a run that a worker may take now, whatever the clock says.
-const NOW: i64 = 0;
+pub(super) const NOW: i64 = 0;
 
 /// A run as stored.
 #[derive(Debug)]
