@@ -58,6 +58,51 @@ enum Outcome {
 
 /// When so many in a row find the store away it is not asked for the rest.
 const AWAY: u32 = 3;
+/// How many runs are listed at once.
+const LISTED: usize = 1000;
+/// How long the first span is.
+const SPAN: Duration = Duration::from_secs(60);
+
+/// Spans of time, back from a moment to the beginning, each as long as is good for some pages of runs. A store walks
+/// its runs from the newest on: asked for all before a moment at once it would first pass by all that are younger, however many.
+struct Spans {
+    /// `None` when there is no moment, and so one span for all.
+    before: Option<Timestamp>,
+    length: Duration,
+    is_over: bool,
+}
+
+impl Spans {
+    fn before(before: Option<Timestamp>) -> Self {
+        Self {
+            before,
+            length: SPAN,
+            is_over: false,
+        }
+    }
+
+    /// From when on, and until when.
+    fn next(&mut self) -> Option<(Option<Timestamp>, Option<Timestamp>)> {
+        if self.is_over {
+            return None;
+        }
+        let before = self.before;
+        let since = before.map(|before| before - self.length);
+        let since = since.filter(|since| *since > Timestamp::from_micros(0));
+        self.before = since;
+        self.is_over = since.is_none();
+        Some((since, before))
+    }
+
+    /// The latest had so many.
+    fn had(&mut self, runs: usize) {
+        self.length = match runs {
+            0..LISTED => self.length.saturating_mul(4),
+            _ if runs > 4 * LISTED => (self.length / 4).max(Duration::from_millis(1)),
+            _ => self.length,
+        };
+    }
+}
 
 impl Engine {
     /// Deletes the ended runs that fit, with the blobs that only they needed. Never one that has not ended,
@@ -140,10 +185,9 @@ impl Inner {
         // that are kept for being the newest have to be counted first.
         let keeps_newest = what.keep_last.is_some_and(|count| count > 0);
         let older = what.older_than.filter(|it| !it.is_zero() && !keeps_newest);
-        let filter = Filter {
+        let mut filter = Filter {
             status: ended.into_iter().filter(fits).collect(),
             labels: what.labels.clone(),
-            before: older.map(|older| now - older + Duration::from_micros(1)),
             ..Filter::default()
         };
         // Nothing that has not ended is ever meant.
@@ -157,25 +201,32 @@ impl Inner {
                 what.older_than.is_none_or(|older| age >= older)
             })
         };
-        let (mut found, mut cursor, mut seen) = (Vec::new(), None, 0);
-        loop {
-            let page = self.store.list(&filter, cursor.as_ref(), 1000).await?;
-            for entry in page.items {
-                seen += 1;
-                if seen > what.keep_last.unwrap_or(0) && is_old(&entry) {
-                    let parent = entry.row.facts.parent.as_ref();
-                    let parent = parent.filter(|it| it.relation == Relation::Child);
-                    found.push(Candidate {
-                        run: entry.row.run,
-                        parent: parent.map(|it| it.run),
-                    });
+        let (mut found, mut seen) = (Vec::new(), 0);
+        let mut spans = Spans::before(older.map(|older| now - older + Duration::from_micros(1)));
+        while let Some((since, before)) = spans.next() {
+            (filter.since, filter.before) = (since, before);
+            let (seen_before, mut cursor) = (seen, None);
+            loop {
+                let page = self.store.list(&filter, cursor.as_ref(), LISTED).await?;
+                for entry in page.items {
+                    seen += 1;
+                    if seen > what.keep_last.unwrap_or(0) && is_old(&entry) {
+                        let parent = entry.row.facts.parent.as_ref();
+                        let parent = parent.filter(|it| it.relation == Relation::Child);
+                        found.push(Candidate {
+                            run: entry.row.run,
+                            parent: parent.map(|it| it.run),
+                        });
+                    }
+                }
+                cursor = page.next;
+                if cursor.is_none() {
+                    break;
                 }
             }
-            cursor = page.next;
-            if cursor.is_none() {
-                return Ok(found);
-            }
+            spans.had(seen - seen_before);
         }
+        Ok(found)
     }
 
     /// Whether another run that stays shares its log, or goes on by what became of it.
@@ -193,7 +244,7 @@ impl Inner {
         };
         let mut cursor = None;
         loop {
-            let page = self.store.list(&filter, cursor.as_ref(), 1000).await?;
+            let page = self.store.list(&filter, cursor.as_ref(), LISTED).await?;
             for heir in &page.items {
                 let relation = heir.row.facts.parent.as_ref().map(|it| it.relation);
                 let stays = !gone.contains(&heir.row.run);
@@ -227,6 +278,35 @@ impl Inner {
             if !page.has_more {
                 return Ok(weight);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn spans_leave_nothing_out_and_come_to_an_end(
+            before in proptest::option::of(0..i64::MAX),
+            had in proptest::collection::vec(0..20_000_usize, 200),
+        ) {
+            let before = before.map(Timestamp::from_micros);
+            let mut spans = Spans::before(before);
+            let (mut until, mut had) = (before, had.into_iter());
+            let mut count = 0;
+            while let Some((since, before)) = spans.next() {
+                prop_assert_eq!(before, until, "each begins where the one after it does");
+                prop_assert!(since.is_none() || since < before);
+                until = since;
+                spans.had(had.next().unwrap_or(0));
+                count += 1;
+            }
+            prop_assert_eq!(until, None, "the last one goes back to the beginning");
+            prop_assert!(count < 300, "{}", count);
         }
     }
 }
