@@ -23,6 +23,9 @@ const HELD_BYTES_MAX: usize = 64 * 1024;
 /// How much of what was given out is remembered.
 const REMEMBERED: usize = 256;
 
+/// Less of a known value tells nothing, and would hold back the end of many a prompt.
+const BEGUN_BYTES_MIN: usize = 3;
+
 /// A secret of which the beginning is there.
 static BEGUN: LazyLock<Regex> = LazyLock::new(|| {
     let begun = [
@@ -88,6 +91,9 @@ impl RecordedText {
         let mut sure = whole;
         if let Some(begun) = BEGUN.find(&seen) {
             sure = sure.min(held_at(begun.start()));
+        }
+        if let Some(begun) = self.redactor.known_begun(&seen, BEGUN_BYTES_MIN) {
+            sure = sure.min(held_at(begun));
         }
         // Nobody knows what patterns of one's own need to see.
         if self.redactor.has_own_patterns() {
@@ -225,6 +231,11 @@ mod tests {
     static REDACTOR: LazyLock<Redactor> =
         LazyLock::new(|| Redactor::new(&[], Vec::<String>::new()).unwrap());
 
+    /// What no shape gives away.
+    const KNOWN: &str = "hunter2&hunter2";
+
+    static KNOWING: LazyLock<Redactor> = LazyLock::new(|| Redactor::new(&[], [KNOWN]).unwrap());
+
     fn stream() -> RecordedText {
         RecordedText::new("stdout", REDACTOR.clone())
     }
@@ -287,6 +298,22 @@ mod tests {
             let single = text.as_bytes().chunks(1);
             let recorded = String::from_utf8(bytes_of(&of_pieces(single))).unwrap();
             assert!(!recorded.contains(secret), "byte by byte: {recorded}");
+        }
+    }
+
+    #[test]
+    fn a_known_value_is_gone_wherever_it_is_cut() {
+        let text = format!("it is {KNOWN}, as you see\n");
+        for cut in 0..=text.len() {
+            let mut stream = RecordedText::new("stdout", KNOWING.clone());
+            let (one, two) = text.as_bytes().split_at(cut);
+            let mut facts = stream.push(one);
+            facts.extend(stream.push(two));
+            facts.extend(stream.finish());
+            let recorded = String::from_utf8(bytes_of(&facts)).unwrap();
+            let leaked = &KNOWN[..BEGUN_BYTES_MIN];
+            assert!(!recorded.contains(leaked), "cut at {cut}: {recorded}");
+            assert!(recorded.contains(REDACTED), "cut at {cut}: {recorded}");
         }
     }
 

@@ -243,6 +243,18 @@ impl Redactor {
         }
     }
 
+    /// From where on a text ends with the beginning of a known value, of which at least so many bytes are there.
+    pub fn known_begun(&self, text: &str, bytes_min: usize) -> Option<usize> {
+        let begun = |needle: &String| {
+            let longest = needle.len().min(text.len());
+            (bytes_min..=longest).rev().find(|length| {
+                needle.is_char_boundary(*length) && text.ends_with(&needle[..*length])
+            })
+        };
+        let longest = self.0.needles.iter().filter_map(begun).max();
+        longest.map(|length| text.len() - length)
+    }
+
     /// From where on a text may be the beginning of a secret.
     fn unsure_from(&self, text: &str) -> usize {
         let patterns = &*self.0;
@@ -261,15 +273,7 @@ impl Redactor {
         if let Some(pem) = text.rfind("-----BEGIN") {
             from = from.min(pem);
         }
-        for needle in &patterns.needles {
-            let longest = needle.len().min(text.len());
-            let begun = (1..=longest).rev().find(|length| {
-                needle.is_char_boundary(*length) && text.ends_with(&needle[..*length])
-            });
-            if let Some(length) = begun {
-                from = from.min(text.len() - length);
-            }
-        }
+        from = from.min(self.known_begun(text, 1).unwrap_or(from));
         // What is found across that place is not cut.
         let found = patterns.each.iter().chain(&patterns.known);
         loop {

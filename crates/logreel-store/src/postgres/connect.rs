@@ -526,6 +526,22 @@ fn port(config: &Config, index: usize) -> Option<u16> {
 /// A password that is shorter is also a word of other texts.
 const PLAIN_BYTES_MIN: usize = 8;
 
+/// So are these, which keep nothing from anybody: names of fields, for one, would be blotted out.
+const PLAIN: [&str; 6] = [
+    "password",
+    "postgres",
+    "postgresql",
+    "changeme",
+    "logreel",
+    "development",
+];
+
+/// Whether others may come upon the password where it is none.
+fn is_plain(password: &str) -> bool {
+    let is_number = password.bytes().all(|byte| byte.is_ascii_digit());
+    password.len() < PLAIN_BYTES_MIN || is_number || PLAIN.contains(&&*password.to_lowercase())
+}
+
 /// The forms in which others may come upon the password: in the URL, and by itself. A short one, or one that is part of
 /// what is shown anyway, such as the name of the user, is by itself only hidden as the value of its variable.
 fn secrets(config: &Config, url: &str, shown: &str) -> Vec<String> {
@@ -541,7 +557,7 @@ fn secrets(config: &Config, url: &str, shown: &str) -> Vec<String> {
     let mut secrets = Vec::new();
     secrets.extend(written.map(|it| format!(":{it}@")));
     secrets.extend(asked.map(|it| format!("password={it}")));
-    if shown.contains(&*password) || password.len() < PLAIN_BYTES_MIN {
+    if shown.contains(&*password) || is_plain(&password) {
         secrets.push(format!("PGPASSWORD={password}"));
     } else {
         secrets.extend(written.or(asked).map(str::to_owned));

@@ -270,6 +270,24 @@ fn sorted(needles: impl Iterator<Item = String>) -> Vec<String> {
     needles
 }
 
+/// JSON as those write it that leave only letters of ASCII as they are, and those that also escape what a page of
+/// HTML would take for its own.
+fn escaped_further(json: &str, also: &[char]) -> String {
+    use std::fmt::Write as _;
+    let mut out = String::new();
+    for c in json.chars() {
+        if c.is_ascii() && !also.contains(&c) {
+            out.push(c);
+            continue;
+        }
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            // Nothing fails to be written to a text.
+            write!(out, "\\u{unit:04x}").unwrap_or_default();
+        }
+    }
+    out
+}
+
 /// The forms in which a value may be printed: as it is, escaped in JSON, and line by line.
 fn needles(value: &str) -> Vec<String> {
     if value.len() < SECRET_BYTES_MIN {
@@ -277,7 +295,12 @@ fn needles(value: &str) -> Vec<String> {
     }
     let quoted = Value::from(value).to_string();
     let escaped = &quoted[1..quoted.len() - 1];
-    let mut needles = vec![value.to_owned(), escaped.to_owned()];
+    let mut needles = vec![
+        value.to_owned(),
+        escaped.to_owned(),
+        escaped_further(escaped, &[]),
+        escaped_further(escaped, &['&', '<', '>']),
+    ];
     let lines = value.lines().map(str::trim);
     needles.extend(
         lines
@@ -376,6 +399,10 @@ mod tests {
         );
         let pem = "-----BEGIN-----\nMIIBVgIBADANBg\n-----END-----";
         assert_eq!(text(&[pem], "x MIIBVgIBADANBg y"), "x [redacted] y");
+        assert_eq!(
+            text(&["p&s<wört"], r"p\u0026s\u003cw\u00f6rt p&s<w\u00f6rt"),
+            "[redacted] [redacted]"
+        );
         assert_eq!(
             text(&["abc"], "abcdef"),
             "abcdef",
