@@ -56,8 +56,9 @@ pub async fn tell(store: &dyn RunStore, entry: &Entry, out: &mut Output) -> anyh
         }
         None => {
             let what = text::waits(&entry.row);
+            let ways = how_to_go_on(store, &entry.row.run).await?;
             out.note(format!("{short} waits for someone ({what}):"));
-            for line in how_to_go_on(store, &entry.row.run).await? {
+            for line in ways {
                 out.note(format!("  {line}"));
             }
         }

@@ -7,7 +7,7 @@ use logreel::view::RunView;
 use logreel::{Entry, Env as _, RunId, RunStore};
 
 use crate::output::Output;
-use crate::patience::Patience;
+use crate::patience::{self, Patience};
 use crate::settle::{self, CANCELLED, FAILED, WAITS};
 use crate::store::Place;
 use crate::{name, outcome, text};
@@ -54,8 +54,8 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
             if code == OUT_OF_TIME {
                 let (short, status) = (run.short(), text::status(&entry));
                 out.note(format!("out of time: {short} is {status}"));
-            } else {
-                outcome::tell(store, &entry, out).await?;
+            } else if !tell(store, &entry, until, out).await? {
+                codes.push(OUT_OF_TIME);
             }
         }
         out.flush()?;
@@ -64,6 +64,26 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
         .into_iter()
         .find(|it| codes.contains(it));
     Ok(first.unwrap_or(0))
+}
+
+/// Tells what became of the run, once the store has all that there is to tell; says whether that was in time.
+async fn tell(
+    store: &dyn RunStore,
+    entry: &Entry,
+    until: Option<Duration>,
+    out: &mut Output,
+) -> anyhow::Result<bool> {
+    let mut patience = Patience::default();
+    loop {
+        let told = outcome::tell(store, entry, out).await;
+        if patience.bear(told)?.is_some() {
+            return Ok(true);
+        }
+        if until.is_some_and(|until| SystemEnv.monotonic() >= until) {
+            return Ok(false);
+        }
+        patience::pause().await;
+    }
 }
 
 /// Waits until the run has ended or is parked, or time is up; gives the exit code for it. Meanwhile `seen` is how it was

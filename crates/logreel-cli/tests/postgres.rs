@@ -646,7 +646,7 @@ fn whoever_drives_a_run_alone_or_waits_for_it_outlives_a_postgres_server_that_is
         .project
         .start_with(again.command(), &["wait", "@last"]);
     // Both are that one: the second is only looked at once the time is up.
-    let for_a_while = ["wait", "@last", "@last", "--timeout", "10s"];
+    let for_a_while = ["wait", "@last", "@last", "--timeout", "20s"];
     let mut impatient = again.project.start_with(again.command(), &for_a_while);
     for process in [&mut waiting, &mut impatient] {
         process.until("nobody drives");
