@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::Common;
 use crate::clock::{self, millis, now, pause, wall_micros};
@@ -28,14 +28,21 @@ pub struct Args {
     #[arg(long, default_value = "2s", value_parser = duration)]
     lease: Duration,
     /// Kills of a worker that waits for an answer.
-    #[arg(long, default_value_t = 50)]
+    #[arg(long, default_value_t = 50, value_parser = at_least_one)]
     kills: usize,
     /// Kills of a worker with a command at work.
-    #[arg(long, default_value_t = 50)]
+    #[arg(long, default_value_t = 50, value_parser = at_least_one)]
     others: usize,
     /// Kills of one with a command at work, beside whom another works on the same host.
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 20, value_parser = at_least_one)]
     beside: usize,
+}
+
+/// What was never tried shows nothing.
+fn at_least_one(text: &str) -> Result<usize> {
+    let many: usize = text.parse()?;
+    ensure!(many > 0, "at least one");
+    Ok(many)
 }
 
 /// An agent that waits for its model: at work, and no command is.

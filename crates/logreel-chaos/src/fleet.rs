@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
+use serde_json::Value;
 
 use crate::clock::{self, millis, now};
 use crate::yard::Yard;
@@ -170,6 +171,8 @@ struct Alive {
 
 /// What a worker and a server say once they are there.
 const READY: [&str; 2] = ["driving up to", "serving "];
+/// How `logreel` ends when it did not reach the database, among others.
+pub const UNAVAILABLE: i32 = 4;
 /// How they begin to say that they leave because the database is away. Damage, mistakes of ours and a port that is
 /// taken have the same exit code.
 const NO_DATABASE: &str = "error: the store is unavailable: ";
@@ -274,10 +277,18 @@ impl Worker {
         Ok(())
     }
 
-    /// Waits until it says that it takes runs.
+    /// Waits until it says that it takes runs, and the store knows a worker: without one, whoever starts a run in the
+    /// background drives it himself.
     pub fn wait_until_ready(&self, yard: &Yard) -> Result<()> {
-        let is_ready = || self.was_ready(yard);
+        let is_ready = || Ok(self.was_ready(yard)? && self.is_someone_listed(yard)?);
         clock::until("a worker is ready", Duration::from_secs(30), is_ready)
+    }
+
+    fn is_someone_listed(&self, yard: &Yard) -> Result<bool> {
+        let said = yard.call(&self.store, &["workers", "--json"])?;
+        let listed: Value = serde_json::from_str(&said.out).unwrap_or_default();
+        let mut owners = listed["items"].as_array().into_iter().flatten();
+        Ok(owners.any(|owner| owner["kind"] == "worker"))
     }
 
     /// Whether it has found its database in this life, and said that it is there.

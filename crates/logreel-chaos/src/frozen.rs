@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::Common;
 use crate::clock;
@@ -19,12 +19,14 @@ use crate::yard::Yard;
 
 #[derive(clap::Args)]
 pub struct Args {
-    #[arg(long, default_value = "500ms", value_parser = duration)]
+    /// Short, but not so short that a beat which is late on a busy machine lets someone else begin.
+    #[arg(long, default_value = "1s", value_parser = duration)]
     lease: Duration,
 }
 
-/// How long after its first attempt a step is tried again: that comes due while its worker is frozen.
-const BACKOFF: Duration = Duration::from_secs(2);
+/// The longest time after its first attempt at which a step is tried again: half of it is left to chance. That comes due
+/// while its worker is frozen.
+const BACKOFF: Duration = Duration::from_secs(4);
 
 /// The first attempt at one step hangs, that at another fails; the write must happen once.
 const SPEC: &str = r#"
@@ -35,7 +37,7 @@ run = "echo $LOGREEL_KEY >> worked; if [ -e again ]; then echo done; else touch 
 [[step]]
 id = "retry"
 run = "echo $CHAOS_WORKER >> tried; [ -e later ]"
-retry = { attempts = 9, backoff = "2s..2s" }
+retry = { attempts = 9, backoff = "4s..4s" }
 [[step]]
 id = "pay"
 needs = ["work", "retry"]
@@ -85,6 +87,10 @@ fn freeze(yard: &Yard, report: &mut Report) -> Result<()> {
         Ok(tried.lines().filter(|who| *who == life).count())
     };
     let tried_before = tried()?;
+    ensure!(
+        tried_before > 0,
+        "{life} was to drive the run, and someone else did"
+    );
     yard.write("later", "")?;
     second.start(yard, &hosts)?;
     clock::until("another ends the run", patience, || {

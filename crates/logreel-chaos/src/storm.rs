@@ -13,7 +13,7 @@ use crate::dice::Dice;
 use crate::door::{Door, free_port};
 use crate::errand::STEP_TIMEOUT;
 use crate::evidence::Expected;
-use crate::fleet::{Freeze, Host, Worker};
+use crate::fleet::{Freeze, Host, UNAVAILABLE, Worker};
 use crate::judge::duration;
 use crate::proxy::{Proxy, Trap};
 use crate::report::Report;
@@ -23,8 +23,6 @@ use crate::{Common, errand, judge};
 
 /// Those who follow runs, one each.
 const FOLLOWERS: usize = 2;
-/// How a worker ends that did not reach the database, among others.
-const UNAVAILABLE: i32 = 4;
 /// How wrong the dates of two of the workers are.
 const SKEW_SECONDS: i64 = 420;
 
@@ -172,7 +170,7 @@ impl Settings {
         Expected {
             kept: 1,
             heard: in_long,
-            taken_up: 1,
+            taken_up: in_long,
             settled: in_long,
             questions: in_long,
             repeats_most: 1 + in_long,
@@ -325,8 +323,10 @@ impl<'y> Storm<'y> {
         for (deed, times) in deeds.into_iter().chain(traps) {
             // One in each share of the time: at random, and never all at the end.
             let faults = match deed {
-                // There is time left when it has to be postponed.
-                Deed::Cut | Deed::Close | Deed::Hold => faults.mul_f64(0.8),
+                // These may have to be postponed, and the rest of the time must do for that.
+                Deed::Cut | Deed::Close | Deed::Hold => {
+                    faults.mul_f64(if settings.is_long { 0.8 } else { 0.5 })
+                }
                 _ => faults,
             };
             for n in 0..times {

@@ -15,6 +15,7 @@ use crate::clock::{millis, now, pause};
 use crate::database::Server;
 use crate::door::{self, Answer, Door};
 use crate::errand::{Errand, Telling};
+use crate::fleet::UNAVAILABLE;
 use crate::yard::Yard;
 
 /// What runs wait for, as a path below their own.
@@ -112,8 +113,9 @@ impl Witness {
     /// Starts the nth run, which is told what it waits for.
     fn start_errand(&self, yard: &Yard, door: &Door, n: usize) -> Result<()> {
         let run = self.start_run(yard, door, &format!("chaos-{n}"), Errand::of(n).name())?;
+        let mut seen = self.seen();
+        seen.unfollowed.push_back(run.clone());
         if let Some(telling) = Telling::of(n) {
-            let mut seen = self.seen();
             seen.to_tell.insert(run.clone(), telling);
             seen.untold.push((now() + telling.after, run, telling));
         }
@@ -126,9 +128,7 @@ impl Witness {
         loop {
             let error = match door.start(yard, key, spec) {
                 Ok(run) => {
-                    let mut seen = self.seen();
-                    seen.unfollowed.push_back(run.clone());
-                    seen.runs.insert(key.to_owned(), run.clone());
+                    self.seen().runs.insert(key.to_owned(), run.clone());
                     return Ok(run);
                 }
                 Err(error) => error,
@@ -168,23 +168,29 @@ impl Witness {
                 .spawn()?;
             let lines = BufReader::new(child.stdout.take().context("it has a stdout")?);
             let heard = AtomicBool::new(false);
+            let (began_with, began_late) = (next, self.is_over());
             let has_ended = std::thread::scope(|scope| {
                 scope.spawn(|| self.end_when_over(&mut child, &heard));
                 let has_ended = self.hear(run, &mut next, lines);
                 heard.store(true, Ordering::SeqCst);
                 has_ended
             })?;
-            child.wait()?;
+            let ended = child.wait()?;
             let mut seen = self.seen();
             if has_ended {
                 seen.followed += 1;
                 return Ok(());
             }
-            seen.follows_again += 1;
-            drop(seen);
-            if self.is_over() {
+            // It may find no database when it begins, as long as there are faults. Once it has said something it stays,
+            // whatever happens, and hears of the end.
+            if ended.code() != Some(UNAVAILABLE) || next > began_with || began_late {
+                let wrong =
+                    format!("a follower of {run} left at event {next}, before its end: {ended}");
+                seen.wrong.push(wrong);
                 return Ok(());
             }
+            seen.follows_again += 1;
+            drop(seen);
             pause(millis(100));
         }
     }
