@@ -87,6 +87,17 @@ impl Server {
         self.start()
     }
 
+    /// It gets nothing more from its primary, and acknowledges nothing: what the primary writes from now on is there
+    /// alone.
+    pub fn stop_receiving(&self) -> Result<Receiver> {
+        let pids = self.ask("SELECT pid FROM pg_stat_wal_receiver")?;
+        let pid = pids.iter().flatten().next();
+        let pid = pid.context("a standby that follows")?.parse()?;
+        let receiver = Receiver(Pid::from_raw(pid).context("a process")?);
+        signal(receiver.0, Signal::STOP)?;
+        Ok(receiver)
+    }
+
     pub fn promote(&self) -> Result<()> {
         self.run("pg_ctl", &["promote", "-w", "-D"])
     }
@@ -151,6 +162,17 @@ impl Server {
         let rows = self.ask(&format!("SELECT count(*) FROM {what}"))?;
         let only = rows.first().and_then(|row| row.first());
         Ok(only.context("no row")?.parse()?)
+    }
+}
+
+/// What a standby gets its primary's log by, standing still.
+pub struct Receiver(Pid);
+
+impl Receiver {
+    /// It goes, without a look at what came meanwhile.
+    pub fn give_up(self) -> Result<()> {
+        signal(self.0, Signal::TERM)?;
+        signal(self.0, Signal::CONT)
     }
 }
 

@@ -146,6 +146,8 @@ impl Case<'_> {
         let twice = children.iter().filter(|(_, many)| **many != 1);
         let twice = twice.map(|((parent, name), many)| format!("{parent} has {many} of {name}"));
         let twice: Vec<String> = twice.collect();
+        let version = self.database.ask("SHOW server_version")?;
+        report.tell("PostgreSQL", version.concat().concat());
         report.tell("runs", stored.len());
         report.tell("children of theirs", children.len());
         report.none("runs that did not complete", &unended);

@@ -29,7 +29,20 @@ pub struct Args {
     /// For how long runs are started; the primary dies in the middle of it, on a busy machine later.
     #[arg(long, default_value_t = 8)]
     seconds: u64,
+    /// Do something wrong on purpose, to see that the judge names it.
+    #[arg(long)]
+    plant: Option<Plant>,
 }
+
+/// What is wrong on purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Plant {
+    /// The primary does not wait for its standby: what it alone had is lost.
+    Asynchronous,
+}
+
+/// How long the standby has got nothing when its primary dies: what is acknowledged meanwhile would be lost.
+const BEHIND: Duration = millis(700);
 
 pub fn run(common: &Common, args: &Args) -> Result<bool> {
     let yard = Yard::new(common, args.lease)?;
@@ -42,25 +55,41 @@ pub fn run(common: &Common, args: &Args) -> Result<bool> {
 }
 
 /// Two servers, of which the second has all that the first acknowledges.
-fn two(yard: &Yard) -> Result<(Database, Database)> {
+fn two(yard: &Yard, plant: Option<Plant>) -> Result<(Database, Database)> {
     let primary = Server::make(&yard.path("primary"))?;
     primary.start()?;
     let standby = Server::standby_of(&primary, &yard.path("standby"))?;
     standby.start()?;
-    // Only now, and only there: the standby has no standby of its own when it is promoted.
-    primary.ask("ALTER SYSTEM SET synchronous_standby_names = '*'")?;
-    primary.ask("SELECT pg_reload_conf()")?;
-    clock::until(
-        "the standby is synchronous",
-        Duration::from_secs(20),
-        || Ok(primary.count("pg_stat_replication WHERE sync_state = 'sync'")? == 1),
-    )?;
+    let state = match plant {
+        Some(Plant::Asynchronous) => "async",
+        None => {
+            // Only now, and only there: the standby has no standby of its own when it is promoted.
+            primary.ask("ALTER SYSTEM SET synchronous_standby_names = '*'")?;
+            primary.ask("SELECT pg_reload_conf()")?;
+            "sync"
+        }
+    };
+    let follows =
+        format!("pg_stat_replication WHERE state = 'streaming' AND sync_state = '{state}'");
+    clock::until("the standby follows", Duration::from_secs(20), || {
+        Ok(primary.count(&follows)? == 1)
+    })?;
     Ok((primary, standby))
+}
+
+/// What the primary has on its disk and the standby has not.
+fn bytes_alone(primary: &Server, standby: &Server) -> Result<i64> {
+    let got = standby.ask("SELECT pg_last_wal_receive_lsn()")?.concat();
+    let alone = primary.ask(&format!(
+        "SELECT pg_wal_lsn_diff(pg_current_wal_flush_lsn(), '{}')::int8",
+        got.concat()
+    ))?;
+    Ok(alone.concat().concat().parse()?)
 }
 
 fn lose_the_primary(yard: &Yard, args: &Args, report: &mut Report) -> Result<()> {
     let chains = errand::write(yard)?;
-    let (primary, standby) = two(yard)?;
+    let (primary, standby) = two(yard, args.plant)?;
     let to_primary = Proxy::start(primary.socket())?;
     let to_standby = Proxy::start(standby.socket())?;
     // The standby is named first: whoever comes to it must find that it takes no writes.
@@ -85,6 +114,7 @@ fn lose_the_primary(yard: &Yard, args: &Args, report: &mut Report) -> Result<()>
     })?;
     let over = Duration::from_secs(args.seconds);
     let (mut before, mut witnessed) = (0, 0);
+    let (mut alone, mut waiting) = (0, 0);
     let (mut took, mut left) = (Duration::ZERO, Vec::new());
     std::thread::scope(|scope| -> Result<()> {
         let starting = scope.spawn(|| witness.start_runs(yard, &door, args.runs, over));
@@ -102,9 +132,18 @@ fn lose_the_primary(yard: &Yard, args: &Args, report: &mut Report) -> Result<()>
                 before = ended(&primary)?.saturating_sub(calm);
                 Ok(now() >= begun + over / 2 && before > 0)
             })?;
+            let receiver = standby.stop_receiving()?;
+            let behind_since = now();
+            while now() - behind_since < BEHIND {
+                witness.look(&primary);
+                pause(millis(40));
+            }
             witnessed = witness.seen().events.len();
+            alone = bytes_alone(&primary, &standby)?;
+            waiting = primary.count("pg_stat_activity WHERE wait_event = 'SyncRep'")?;
             let killed = now();
             primary.kill()?;
+            receiver.give_up()?;
             standby.promote()?;
             took = now() - killed;
             let all = args.runs + calm;
@@ -138,6 +177,16 @@ fn lose_the_primary(yard: &Yard, args: &Args, report: &mut Report) -> Result<()>
         "events that were kept in mind by then",
         witnessed,
         witnessed > 0,
+    );
+    report.check(
+        "bytes of its log that the standby had not got",
+        alone,
+        alone > 0,
+    );
+    report.check(
+        "appends that waited for the standby when it died",
+        waiting,
+        waiting > 0,
     );
     report.tell("from its death to the promotion", format!("{took:.3?}"));
     report.none("workers that left", &left);
