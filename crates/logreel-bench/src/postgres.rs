@@ -2,7 +2,8 @@
 //!
 //! The reference is what a program would do that only wants its payload to be durable: one prepared
 //! `INSERT` of one row in a transaction of its own, into a table with the key that a log needs. One run is
-//! measured step by step, in turn with the INSERT. Many runs take turns by the slice: with as many tasks on a pool of
+//! measured step by step, in turn with the INSERT, and then in turn by the block, where nothing that a step leaves to be
+//! done after it is done beside an INSERT. Many runs take turns by the slice: with as many tasks on a pool of
 //! as many connections as our store has, and with as many tasks that have a connection each.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,6 +13,7 @@ use anyhow::{Context, Result, ensure};
 use deadpool_postgres::{Manager, Pool};
 use logreel::{Ctx, Engine, Outcome, RunHandle, TaskError};
 use logreel_store::postgres::Options;
+use logreel_store::{Env as _, SystemEnv};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_postgres::{Client, NoTls, Statement};
@@ -68,6 +70,10 @@ impl Bare {
     }
 }
 
+/// So many steps, and then so many INSERTs, are a block; between them is time for what is left to be done.
+const BLOCK: usize = 200;
+const BETWEEN_BLOCKS: Duration = Duration::from_millis(10);
+
 /// One run: a step, an INSERT, a step, …
 async fn one(place: &Place, server: &Server, engine: &Engine) -> Result<Vec<Row>> {
     let steps = place.size(8000, 20);
@@ -75,11 +81,14 @@ async fn one(place: &Place, server: &Server, engine: &Engine) -> Result<Vec<Row>
     let rounds = place.rounds();
     let bare = Arc::new(Bare::new(server).await?);
     let measured: Arc<Mutex<Vec<(Samples, Samples)>>> = Arc::default();
+    let in_blocks: Arc<Mutex<Vec<(Samples, Samples)>>> = Arc::default();
+    let blocks = Arc::clone(&in_blocks);
     let seen = Arc::clone(&measured);
     // Whoever waits for a run looks at it after each event, which would be measured too.
     let (done, mut is_done) = watch::channel(());
     let task = engine.task("alternate", move |ctx: Ctx, (): ()| {
         let (bare, seen, done) = (Arc::clone(&bare), Arc::clone(&seen), done.clone());
+        let blocks = Arc::clone(&blocks);
         async move {
             let mut n = 0;
             for round in 0..=rounds {
@@ -94,6 +103,23 @@ async fn one(place: &Place, server: &Server, engine: &Engine) -> Result<Vec<Row>
                     let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
                     seen.push((ours, theirs));
                 }
+            }
+            for _ in 0..rounds {
+                let (mut ours, mut theirs) = (Samples::default(), Samples::default());
+                for _ in 0..steps.div_ceil(BLOCK) {
+                    for _ in 0..BLOCK {
+                        n += 1;
+                        ours.time(step(&ctx, n)).await?;
+                    }
+                    SystemEnv.sleep(BETWEEN_BLOCKS).await;
+                    for at in (n - BLOCK as u64)..n {
+                        let inserted = theirs.time(bare.insert(at + 1)).await;
+                        inserted.map_err(|error| TaskError::new(format!("{error:#}")))?;
+                    }
+                    SystemEnv.sleep(BETWEEN_BLOCKS).await;
+                }
+                let mut blocks = blocks.lock().unwrap_or_else(PoisonError::into_inner);
+                blocks.push((ours, theirs));
             }
             done.send_replace(());
             Ok(())
@@ -116,7 +142,12 @@ async fn one(place: &Place, server: &Server, engine: &Engine) -> Result<Vec<Row>
         p50.round(ours.p50(), Some(theirs.p50()));
         p99.round(ours.p99(), Some(theirs.p99()));
     }
-    rows([rate, p50, p99])
+    let mut blocks =
+        Figure::new("postgres", "in blocks", Metric::PerS, params).bar(Bar::RatioAtLeast(0.8));
+    for (ours, theirs) in &*in_blocks.lock().unwrap_or_else(PoisonError::into_inner) {
+        blocks.round(per_second(ours), Some(per_second(theirs)));
+    }
+    rows([rate, p50, p99, blocks])
 }
 
 /// How many there would be in a second, one after the other.
@@ -144,7 +175,7 @@ async fn many(place: &Place, server: &Server, engine: &Engine) -> Result<Vec<Row
         payload_bytes: PAYLOAD_BYTES,
     };
     let case = |case, metric| Figure::new("postgres", case, metric, params);
-    let mut rate = case("many", Metric::PerS).bar(Bar::RatioAtLeast(1.0));
+    let mut rate = case("many, on as many connections", Metric::PerS).bar(Bar::RatioAtLeast(1.0));
     let mut beside_own = case("many, a connection each", Metric::PerS);
     let mut p50 = case("many", Metric::P50Us);
     let mut p99 = case("many", Metric::P99Us);

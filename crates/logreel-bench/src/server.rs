@@ -48,8 +48,15 @@ impl Server {
             locks: tempfile::tempdir()?,
             own,
         };
-        let sql = format!("CREATE SCHEMA {schema}");
-        server.connect().await?.batch_execute(&sql).await?;
+        let client = server.connect().await?;
+        let fsync: String = client.query_one("SHOW fsync", &[]).await?.try_get(0)?;
+        ensure!(
+            fsync == "on",
+            "a server with fsync = {fsync} measures nothing that is durable"
+        );
+        client
+            .batch_execute(&format!("CREATE SCHEMA {schema}"))
+            .await?;
         Ok(Some(server))
     }
 
