@@ -651,6 +651,10 @@ fn whoever_drives_a_run_alone_or_waits_for_it_outlives_a_postgres_server_that_is
     for process in [&mut waiting, &mut impatient] {
         process.until("nobody drives");
     }
+    let mut following = again
+        .project
+        .start_with(again.command(), &["log", "@last", "--follow"]);
+    following.until_told();
     let mut resuming = again.project.start_with(again.command(), &["resume"]);
     assert_eq!(again.project.read("began"), "here\n");
 
@@ -659,6 +663,8 @@ fn whoever_drives_a_run_alone_or_waits_for_it_outlives_a_postgres_server_that_is
     for process in [&mut running, &mut resuming, &mut waiting, &mut impatient] {
         process.until(away);
     }
+    let unheard = "other processes are not heard for now";
+    following.until(unheard);
     let waited = impatient.end();
     assert_eq!(waited.code, 124, "its time is over: {}", waited.err);
     let shown: Vec<&str> = waited
@@ -689,6 +695,11 @@ fn whoever_drives_a_run_alone_or_waits_for_it_outlives_a_postgres_server_that_is
     assert!(resumed.out.contains(" completed"), "{}", resumed.out);
     let waited = waiting.end();
     assert_eq!((waited.code, &*waited.out), (0, "done\n"), "{}", waited.err);
+    let followed = following.end();
+    assert_eq!(followed.code, 0, "{}", followed.err);
+    assert_eq!(followed.err.matches(unheard).count(), 1, "{}", followed.err);
+    let all = again.said(&["log", "@last"]);
+    assert_eq!(followed.out.trim_end(), all, "each event, once, in order");
     for (yard, attempts) in [(here, 1), (behind, 1), (again, 2)] {
         let events = yard.said(&["log", "@last", "--json"]);
         assert_eq!(
@@ -797,14 +808,24 @@ fn workers_on_postgres_share_what_is_queued_and_parents_hold_no_place_of_theirs(
     let waits = yard.json(&["stats"]);
     assert_eq!(waits["ready"], RUNS);
     assert!(waits["lag_ms"].is_u64() && waits["oldest_ready"] == queued[0].to_string());
+    // With a label it takes what has it, and leaves alone what has none.
+    let labelled = yard.start(
+        &["worker", "--label", "gpu=true"],
+        "with gpu=true of postgres://",
+    );
+    common::kill::until("it is listed", || {
+        yard.json(&["workers"])["items"][0]["labels"]["gpu"] == "true"
+    });
+    let its = yard.run(&["run", "w.toml", "its", "--detach", "--label", "gpu=true"]);
+    assert!(its.err.contains("left to the worker"), "{}", its.err);
+    assert_eq!(yard.said(&["wait", its.out.trim()]), "its");
+    assert_eq!(yard.json(&["stats"])["ready"], RUNS);
     // One place each: a parent that kept its own while it waits would keep its child from ever beginning.
+    let one = ["worker", "--concurrency", "1"];
     let workers = [
-        yard.start(&["worker", "--concurrency", "1"], "driving up to 1 runs of"),
-        yard.start(&["worker", "--concurrency", "1"], "driving up to 1 runs of"),
-        yard.start(
-            &["worker", "--label", "gpu=true"],
-            "with gpu=true of postgres://",
-        ),
+        labelled,
+        yard.start(&one, "driving up to 1 runs of"),
+        yard.start(&one, "driving up to 1 runs of"),
     ];
     common::kill::until("all three are listed", || {
         let listed = yard.json(&["workers"])["items"].as_array().unwrap().clone();
@@ -837,7 +858,7 @@ fn workers_on_postgres_share_what_is_queued_and_parents_hold_no_place_of_theirs(
     assert_eq!((&after["ready"], &after["orphans"]), (&0.into(), &0.into()));
     assert_eq!(
         after["claim_latency"]["runs"],
-        2 * RUNS,
+        2 * (RUNS + 1),
         "parents and children"
     );
     for worker in &workers {

@@ -90,6 +90,7 @@ impl Project {
             child,
             stderr,
             said: String::new(),
+            told: String::new(),
         }
     }
 }
@@ -98,6 +99,8 @@ pub struct Running {
     child: Child,
     stderr: BufReader<std::process::ChildStderr>,
     said: String,
+    /// What was read of its standard output by now.
+    told: String,
 }
 
 impl Running {
@@ -111,6 +114,16 @@ impl Running {
             if line.contains(what) {
                 return line;
             }
+        }
+    }
+
+    /// Waits until it has printed a line.
+    pub fn until_told(&mut self) {
+        let stdout = self.child.stdout.as_mut().unwrap();
+        let mut byte = [0];
+        while byte != *b"\n" {
+            stdout.read_exact(&mut byte).unwrap();
+            self.told.push(char::from(byte[0]));
         }
     }
 
@@ -137,7 +150,7 @@ impl Running {
 
     pub fn end(mut self) -> Ran {
         self.stderr.read_to_string(&mut self.said).unwrap();
-        let mut out = String::new();
+        let mut out = self.told;
         let mut stdout = self.child.stdout.take().unwrap();
         stdout.read_to_string(&mut out).unwrap();
         let status = self.child.wait().unwrap();
