@@ -50,11 +50,11 @@ pub async fn run(args: Args, place: &Place, out: &mut Output) -> anyhow::Result<
             out.json_line(&outcome::Line::run(&RunView::of(&entry)))?;
         } else if several {
             out.line(format!("{run} {}", entry.row.status()))?;
-        } else {
-            if code == OUT_OF_TIME {
-                let (short, status) = (run.short(), text::status(&entry));
-                out.note(format!("out of time: {short} is {status}"));
-            } else if !tell(store, &entry, until, out).await? {
+        } else if code == OUT_OF_TIME || !tell(store, &entry, until, out).await? {
+            let (short, status) = (run.short(), text::status(&entry));
+            out.note(format!("out of time: {short} is {status}"));
+            // Its output could not be read. That it waits for someone is known all the same.
+            if code == 0 {
                 codes.push(OUT_OF_TIME);
             }
         }
@@ -75,11 +75,18 @@ async fn tell(
 ) -> anyhow::Result<bool> {
     let mut patience = Patience::default();
     loop {
-        let told = outcome::tell(store, entry, out).await;
-        if patience.bear(told)?.is_some() {
+        let left = until.map(|until| until.saturating_sub(SystemEnv.monotonic()));
+        let telling = outcome::tell(store, entry, out);
+        let told = match left {
+            None => Some(telling.await),
+            Some(left) => in_time(left, telling).await,
+        };
+        if let Some(told) = told
+            && patience.bear(told)?.is_some()
+        {
             return Ok(true);
         }
-        if until.is_some_and(|until| SystemEnv.monotonic() >= until) {
+        if left.is_some_and(|left| left.is_zero()) {
             return Ok(false);
         }
         patience::pause().await;
@@ -103,9 +110,7 @@ async fn settled(
         let looking = look(store, &run);
         let looked = match left {
             None => Some(looking.await),
-            Some(left) => tokio::time::timeout(left.max(LAST_LOOK), looking)
-                .await
-                .ok(),
+            Some(left) => in_time(left, looking).await,
         };
         if let Some(looked) = looked
             && let Some((entry, code)) = patience.bear(looked)?
@@ -130,6 +135,12 @@ async fn settled(
             () = SystemEnv.sleep(left.map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN))) => {}
         }
     }
+}
+
+/// What the store answers in the time that is left, or in that of a last look.
+async fn in_time<F: Future>(left: Duration, asked: F) -> Option<F::Output> {
+    let answered = tokio::time::timeout(left.max(LAST_LOOK), asked);
+    answered.await.ok()
 }
 
 async fn look(store: &dyn RunStore, run: &RunId) -> anyhow::Result<(Entry, Option<u8>)> {
