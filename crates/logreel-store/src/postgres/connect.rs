@@ -558,7 +558,9 @@ fn secrets(config: &Config, url: &str, shown: &str) -> Vec<String> {
     secrets.extend(written.map(|it| format!(":{it}@")));
     secrets.extend(asked.map(|it| format!("password={it}")));
     if shown.contains(&*password) || is_plain(&password) {
-        secrets.push(format!("PGPASSWORD={password}"));
+        // As `env` prints it, `export -p`, and programs that print their environment as JSON or as a dictionary.
+        let printed = ["=", "=\"", "='", "\":\"", "\": \"", "': '"];
+        secrets.extend(printed.map(|is| format!("PGPASSWORD{is}{password}")));
     } else {
         secrets.extend(written.or(asked).map(str::to_owned));
         secrets.push(password.into_owned());
@@ -677,8 +679,17 @@ mod tests {
         let forms = ["password=p%40ssword", "p%40ssword", "p@ssword"].map(str::to_owned);
         assert_eq!(of("postgres://me@h/d?password=p%40ssword"), forms);
         for name in ["operators", "short", "postgres"] {
-            let forms = [format!(":{name}@"), format!("PGPASSWORD={name}")];
-            assert_eq!(of(&format!("postgres://operators:{name}@h/d")), forms);
+            let found = of(&format!("postgres://operators:{name}@h/d"));
+            let forms = [
+                format!(":{name}@"),
+                format!("PGPASSWORD={name}"),
+                format!("PGPASSWORD=\"{name}"),
+                format!("PGPASSWORD='{name}"),
+                format!("PGPASSWORD\":\"{name}"),
+                format!("PGPASSWORD\": \"{name}"),
+                format!("PGPASSWORD': '{name}"),
+            ];
+            assert_eq!(found, forms);
         }
     }
 
