@@ -103,6 +103,9 @@ async fn answer(
     }
 }
 
+/// A beat that is further ahead of the clock than this was written by another clock.
+const AHEAD_MICROS: i64 = 1_000_000;
+
 /// The owner lives. The answer also says what time it is there.
 async fn beat(
     connector: &Connector,
@@ -110,9 +113,10 @@ async fn beat(
     kept: &mut Option<Client>,
     owner: OwnerId,
 ) -> Result<Beaten, Error> {
+    let now = beat_now();
     let sql = format!(
-        "UPDATE owners SET beat_at = {} WHERE id = $2 AND NOT gone RETURNING {CLOCK}",
-        beat_now()
+        "UPDATE owners SET beat_at = {now} WHERE id = $2 AND NOT gone RETURNING {CLOCK},
+           EXISTS (SELECT 1 FROM owners o WHERE o.beat_at > {now} + {AHEAD_MICROS} AND NOT o.gone)"
     );
     // Once more when the connection was lost since the last beat.
     let mut tries = [false, true].into_iter();
@@ -130,6 +134,9 @@ async fn beat(
         match client.query_opt(sql.as_str(), &[&now, &id]).await {
             Ok(Some(row)) => {
                 clock.set(row.try_get(0).map_err(failed)?);
+                if row.try_get(1).map_err(failed)? {
+                    count_from_now(&client, now).await?;
+                }
                 *kept = Some(client);
                 return Ok(Beaten::Heard);
             }
@@ -141,4 +148,20 @@ async fn beat(
             Err(error) => return Err(failed(error)),
         }
     }
+}
+
+/// The clock was set back, or another server with another clock took its place: owners that beat before that would seem to
+/// live until it is where it was. They are taken as heard now: one that lives beats again, and one that died is silent
+/// a lease later. One whose row someone has beats at this moment, or is looked at again by the next beat.
+async fn count_from_now(client: &Client, now: Option<i64>) -> Result<(), Error> {
+    let clock = beat_now();
+    let sql = format!(
+        "UPDATE owners SET beat_at = {clock} WHERE id IN (
+           SELECT id FROM owners WHERE beat_at > {clock} + {AHEAD_MICROS} AND NOT gone ORDER BY id FOR UPDATE SKIP LOCKED)"
+    );
+    client
+        .execute(sql.as_str(), &[&now])
+        .await
+        .map_err(failed)?;
+    Ok(())
 }

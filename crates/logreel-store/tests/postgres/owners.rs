@@ -44,6 +44,41 @@ async fn an_owner_lives_without_its_lock_file_on_postgres() {
     assert!(!is_alive().await, "its lock is free");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_of_the_database_that_was_ahead_keeps_nobody_alive_on_postgres() {
+    let (url, schema) = in_schema(&server());
+    let locks = TempDir::new().unwrap();
+    let lease = Duration::from_secs(2);
+    let open = async || {
+        let options = Options {
+            lease,
+            ..options(&locks)
+        };
+        PostgresStore::open(&url, options).await.unwrap()
+    };
+    let (lost, living) = (
+        Pen::of(open().await, stranger()).await,
+        Pen::of(open().await, stranger()).await,
+    );
+    // As the server that was there before had it: one of them died with it.
+    let sql = format!("UPDATE {schema}.owners SET beat_at = beat_at + 600 * 1000000");
+    admin().await.execute(&sql, &[]).await.unwrap();
+    let began = SystemEnv.monotonic();
+    let is_alive = async |pen: &Pen| {
+        let entry = living.store.entry(&pen.run).await.expect("an entry");
+        entry.driver.expect("it is driven").alive
+    };
+    while is_alive(&lost).await {
+        living.store.beat(living.owner).await.expect("a beat");
+        let waited = SystemEnv.monotonic() - began;
+        assert!(waited < Duration::from_secs(20), "it never ends");
+        SystemEnv.sleep(Duration::from_millis(100)).await;
+    }
+    let waited = SystemEnv.monotonic() - began;
+    assert!(waited >= lease, "it had its lease to be heard: {waited:?}");
+    assert!(is_alive(&living).await);
+}
+
 /// A host whose clocks are wrong.
 struct Skewed(i64);
 
