@@ -483,6 +483,10 @@ impl RunStore for FaultyStore {
         self.write(self.inner.release(run, epoch, owner)).await
     }
 
+    async fn held(&self, owner: OwnerId) -> Result<Vec<(RunId, Epoch)>, Error> {
+        self.pass(self.inner.held(owner)).await
+    }
+
     async fn claimable(
         &self,
         what: &[Claimable],

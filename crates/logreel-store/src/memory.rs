@@ -660,6 +660,15 @@ impl RunStore for MemoryStore {
         Ok(entry)
     }
 
+    async fn held(&self, owner: OwnerId) -> Result<Vec<(RunId, Epoch)>, Error> {
+        let state = self.lock();
+        let its = |run: &&Run| run.lease.is_some_and(|(holder, _)| holder == owner);
+        let held = state.runs.values().filter(its);
+        let mut held: Vec<_> = held.map(|run| (run.tip.row.run, run.epoch)).collect();
+        held.sort();
+        Ok(held)
+    }
+
     async fn claimable(
         &self,
         what: &[Claimable],

@@ -243,6 +243,10 @@ pub trait RunStore: Send + Sync + 'static {
     /// worker. The epoch alone would not do: a store that was replaced by a copy may have given it out twice.
     async fn release(&self, run: &RunId, epoch: Epoch, owner: OwnerId) -> Result<Entry, Error>;
 
+    /// The runs whose lease is this owner's, in the order of their ids, each with the epoch that it holds: ended ones too, whose
+    /// late facts it may still record.
+    async fn held(&self, owner: OwnerId) -> Result<Vec<(RunId, Epoch)>, Error>;
+
     /// Runs that are ready or orphaned, that a worker can drive and that carry all these labels, oldest
     /// first. Those whose limit has no place are left out, so that they hide nobody.
     async fn claimable(

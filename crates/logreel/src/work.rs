@@ -1,10 +1,10 @@
 //! Being a worker: driving whatever is ready or orphaned and registered here.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use logreel_core::RunId;
+use logreel_core::{Epoch, RunId};
 use logreel_store::ClaimOutcome;
 use tokio::sync::oneshot;
 
@@ -16,7 +16,7 @@ use crate::engine::{Engine, Inner};
 use crate::error::ErrorKind;
 use crate::owner::LOOK_EVERY;
 
-/// How often a worker looks for children that outlived their parents.
+/// How often a worker looks for children that outlived their parents, and for leases of its own that it forgot.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
 /// How many more runs are looked at where several workers go for the same ones.
 const CROWD: usize = 32;
@@ -62,6 +62,7 @@ impl Inner {
         let mut driving: Vec<RunId> = Vec::new();
         let mut lacking: HashSet<RunId> = HashSet::new();
         let mut swept: Option<Duration> = None;
+        let mut strays = HashMap::new();
         let mut enlisted = false;
         let mut crowded = false;
         let mut away = false;
@@ -92,6 +93,11 @@ impl Inner {
                     && !away
                 {
                     tracing::warn!(%error, "runs without a parent could not be looked for");
+                }
+                if let Err(error) = self.give_back_strays(&mut strays).await
+                    && !away
+                {
+                    tracing::warn!(%error, "leases that nobody here drives by could not be looked for");
                 }
             }
             let free = at_once.saturating_sub(driving.len());
@@ -128,6 +134,31 @@ impl Inner {
                 () = self.env.sleep(LOOK_EVERY) => {}
             }
         }
+    }
+
+    /// Gives back what this process holds and does not drive: it lives, so nobody else would take it. A driver gives its lease
+    /// back itself, but one that panicked or gave up did not, and a store that was replaced by an older copy knows
+    /// nothing of what was given back since. Only what was so at the last look already, under the same epoch: a lease
+    /// is there a moment before its driver.
+    async fn give_back_strays(
+        self: &Arc<Self>,
+        strays: &mut HashMap<RunId, Epoch>,
+    ) -> Result<(), Error> {
+        let Some(owner) = self.owner_id() else {
+            return Ok(());
+        };
+        let mut held = self.store.held(owner).await?;
+        held.retain(|(run, _)| !self.is_driving(run));
+        let before = std::mem::replace(strays, held.into_iter().collect());
+        for (run, epoch) in &before {
+            if strays.get(run) == Some(epoch) && !self.is_driving(run) {
+                tracing::warn!(%run, "its lease is ours, and nobody here drives it: it is given back");
+                if let Err(error) = self.release(run, *epoch, owner).await {
+                    tracing::warn!(%run, %error, "and could not be");
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Takes what can be taken; a run that cannot be is somebody else's, or the next look's. Says how many others

@@ -206,6 +206,33 @@ async fn after_an_outage_no_worker_takes_over_from_those_that_could_not_be_heard
     working.await.unwrap().unwrap();
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_a_worker_holds_and_nobody_drives_is_given_back() {
+    let world = World::new().await;
+    let calls = Calls::default();
+    let task = minute(&world.engine, &calls);
+    let worker = (*world.engine).clone();
+    let working = {
+        let worker = worker.clone();
+        tokio::spawn(async move { worker.work(1).await })
+    };
+    let first = task.start(&()).queue().await.unwrap();
+    until(&world.outside, first.id(), "step.started").await;
+    let driver = first.entry().await.unwrap().driver.unwrap();
+    // Its only place is taken. As in a store where it has not given back yet what it gave back elsewhere:
+    let second = task.start(&()).queue().await.unwrap();
+    let store = world.outside.store();
+    store.claim(&second.id(), driver.owner.id).await.unwrap();
+    let ended = tokio::time::timeout(hours(1), second.wait()).await;
+    assert_eq!(ended.unwrap().unwrap(), Outcome::Completed(2));
+    assert_eq!(second.entry().await.unwrap().epoch.0, 2);
+    // What it drives it keeps, however long that takes.
+    assert_eq!(first.wait().await.unwrap(), Outcome::Completed(1));
+    assert_eq!(first.entry().await.unwrap().epoch.0, 1);
+    worker.close().await.unwrap();
+    working.await.unwrap().unwrap();
+}
+
 /// Says when it is dropped.
 struct Told(Arc<tokio::sync::Notify>);
 

@@ -239,6 +239,8 @@ pub async fn a_released_run_is_ready_for_the_next_worker(harness: &dyn Harness) 
     );
     assert_eq!(first.release().await, released, "twice is harmless");
     assert_eq!(claimable(&world).await, [first.run]);
+    let held = async |owner| world.store.held(owner).await.expect("what it holds");
+    assert_eq!(held(OwnerId(1)).await, [], "it holds nothing any more");
 
     let two = world.owner(2).await;
     let second = world.claimed(&first.run, two).await;
@@ -252,6 +254,7 @@ pub async fn a_released_run_is_ready_for_the_next_worker(harness: &dyn Harness) 
         Some(ClaimReason::Ready),
         "no crash, so no takeover is counted"
     );
+    assert_eq!(held(two).await, [(second.run, Epoch(2))]);
     let stale = first.release().await;
     assert_eq!(stale.epoch, Epoch(2));
     assert!(
@@ -265,6 +268,7 @@ pub async fn a_released_run_is_ready_for_the_next_worker(harness: &dyn Harness) 
         other.is_some_and(|driver| driver.owner.id == two),
         "nobody gives back what is another's"
     );
+    assert_eq!(held(two).await, [(second.run, Epoch(2))]);
     driven(claim(&world, &second.run, OwnerId(1)).await);
     world.finish().await;
 }

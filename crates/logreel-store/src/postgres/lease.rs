@@ -348,6 +348,19 @@ pub(super) async fn drop_lease(tx: &Tx, id: i64) -> Result<(), Halt> {
     Ok(())
 }
 
+/// What this owner holds, whether it can be read or not.
+pub(super) async fn held(tx: &Tx, owner: OwnerId) -> Result<Vec<(RunId, Epoch)>, Halt> {
+    let sql = "SELECT r.run, l.epoch
+        FROM queue q JOIN live l ON l.run = q.run JOIN runs r ON r.id = q.run
+        WHERE q.owner = $1 ORDER BY r.run COLLATE \"C\"";
+    let mut held = Vec::new();
+    for row in tx.query(sql, &[&owner.0.cast_signed()]).await? {
+        let epoch = Epoch(rows::unsigned(row.try_get(1)?));
+        held.push((rows::run_id(row.try_get(0)?)?, epoch));
+    }
+    Ok(held)
+}
+
 /// Gives a lease back, if it is still this driver's.
 pub(super) async fn release(
     tx: &Tx,

@@ -333,6 +333,10 @@ impl RunStore for PostgresStore {
         ))
     }
 
+    async fn held(&self, owner: OwnerId) -> Result<Vec<(RunId, Epoch)>, Error> {
+        reading!(self, |tx| lease::held(&tx, owner))
+    }
+
     async fn claimable(
         &self,
         what: &[Claimable],

@@ -313,6 +313,19 @@ pub(super) fn release(
     Ok(rows::load(tx.conn, &run)?.entry(tx.conn, tx.shared)?)
 }
 
+/// What this owner holds, whether it can be read or not.
+pub(super) fn held(conn: &Connection, owner: OwnerId) -> Result<Vec<(RunId, Epoch)>, Halt> {
+    let sql = "SELECT r.run, l.epoch FROM live l JOIN runs r ON r.id = l.run WHERE l.owner = ?1 ORDER BY r.run";
+    let mut statement = conn.prepare_cached(sql)?;
+    let mut rows = statement.query([owner.0.cast_signed()])?;
+    let mut held = Vec::new();
+    while let Some(row) = rows.next()? {
+        let run = rows::run_id(text(row.get_ref(0)?)?)?;
+        held.push((run, Epoch(rows::unsigned(row.get(1)?))));
+    }
+    Ok(held)
+}
+
 /// Runs that a worker may take, oldest first.
 pub(super) fn claimable(
     conn: &Connection,

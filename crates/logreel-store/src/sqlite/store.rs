@@ -272,6 +272,10 @@ impl RunStore for SqliteStore {
             .await
     }
 
+    async fn held(&self, owner: OwnerId) -> Result<Vec<(RunId, Epoch)>, Error> {
+        self.reading(|conn| lease::held(conn, owner))
+    }
+
     async fn claimable(
         &self,
         what: &[Claimable],
