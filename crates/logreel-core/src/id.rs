@@ -58,7 +58,7 @@ impl RunId {
     }
 
     /// The id with these UUID bytes.
-    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(Uuid::from_bytes(bytes))
     }
 
