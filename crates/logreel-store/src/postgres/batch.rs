@@ -1,5 +1,5 @@
 //! Quick appends: what changes nothing but events and the narrow row is one statement, and what many runs have to
-//! say at the same moment is one statement too. Only one is on its way at a time, while the next gather.
+//! say at the same moment is one statement too. While one is on its way the next gather; only a crowd leaves beside it.
 //!
 //! Whoever finds nobody on the way sends its append itself: handing it to another task, another thread or another
 //! runtime, and the answer back, costs up to half as much as the commit. Those who come meanwhile leave theirs to
@@ -31,6 +31,11 @@ const QUEUE: usize = 1024;
 /// A statement that is on its way for longer than this is not waited for before the next leaves, as long as
 /// there are not too many: a row may be locked, or the database far away.
 const LONG: Duration = Duration::from_millis(20);
+/// So many that wait do not wait for the statement that is on its way, but leave beside it: the database does one while
+/// the other's answer is read and its runs go on.
+const CROWD: usize = 16;
+/// Statements beside each other for that reason.
+const ABREAST: usize = 2;
 /// After so many turns for one append alone one sends for itself. Where many runs append, whoever came first would
 /// always leave without the others.
 const ALONE: u32 = 4;
@@ -193,7 +198,7 @@ impl Turns {
         Some((self.begin(&mut now), wire))
     }
 
-    /// From one who takes long.
+    /// From one who is on its way still.
     fn seize(self: &Arc<Self>) -> Turn {
         let mut now = self.now();
         self.begin(&mut now)
@@ -226,7 +231,7 @@ impl Drop for Turn {
             drop(now);
             self.turns.free.notify_one();
         } else if let Some(mut wire) = wire {
-            // It took long and another has its turn: the pool has the connection again.
+            // Another has its turn meanwhile: the pool has the connection again.
             drop(wire.client.take());
         }
     }
@@ -265,33 +270,38 @@ async fn send_all(pool: Pool, mut jobs: mpsc::Receiver<Job>, turns: Arc<Turns>) 
             job = jobs.recv() => job,
         };
         let Some(first) = first else { break };
+        let mut batch = vec![first];
+        let mut long = pin!(sleep(LONG));
         let (turn, wire) = loop {
             if let Some(taken) = turns.take() {
                 break taken;
+            }
+            if batch.len() >= CROWD && flights.len() < ABREAST {
+                break (turns.seize(), None);
             }
             tokio::select! {
                 biased;
                 Some(()) = flights.next() => {}
                 () = turns.free.notified() => {}
-                () = sleep(LONG), if flights.len() < FLIGHTS => break (turns.seize(), None),
+                () = &mut long, if flights.len() < FLIGHTS => break (turns.seize(), None),
+                Some(job) = jobs.recv(), if batch.len() < BATCH => batch.push(job),
             }
         };
-        flights.push(fly(&pool, gather(first, &mut jobs), turn, wire));
+        gather(&mut batch, &mut jobs);
+        flights.push(fly(&pool, batch, turn, wire));
     }
     while let Some(()) = flights.next().await {}
     // A connection that waits for the next belongs to this pool, and to this runtime.
     drop(turns.now().wire.take());
 }
 
-fn gather(first: Job, jobs: &mut mpsc::Receiver<Job>) -> Vec<Job> {
-    let mut batch = vec![first];
-    while batch.len() < BATCH {
-        match jobs.try_recv() {
-            Ok(job) => batch.push(job),
-            Err(_) => break,
-        }
+/// Takes along whoever waits by now.
+fn gather(batch: &mut Vec<Job>, jobs: &mut mpsc::Receiver<Job>) {
+    while batch.len() < BATCH
+        && let Ok(job) = jobs.try_recv()
+    {
+        batch.push(job);
     }
-    batch
 }
 
 async fn fly(pool: &Pool, batch: Vec<Job>, mut turn: Turn, wire: Option<Box<Wire>>) {
