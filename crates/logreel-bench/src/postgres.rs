@@ -176,7 +176,7 @@ async fn many(place: &Place, server: &Server, engine: &Engine) -> Result<Vec<Row
     };
     let case = |case, metric| Figure::new("postgres", case, metric, params);
     let mut rate = case("many, on as many connections", Metric::PerS).bar(Bar::RatioAtLeast(1.0));
-    let mut beside_own = case("many, a connection each", Metric::PerS);
+    let mut beside_own = case("many, a connection each", Metric::PerS).bar(Bar::RatioAtLeast(1.0));
     let mut p50 = case("many", Metric::P50Us);
     let mut p99 = case("many", Metric::P99Us);
     for _ in 0..place.rounds() {
