@@ -66,9 +66,11 @@ fn project() -> Project {
     project
 }
 
-/// A Python that has OpenTelemetry's messages; made once.
+/// A Python that has OpenTelemetry's messages; made once, by whichever test comes first: each has a process of its own.
 fn python() -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("otlp-venv");
+    let making = std::fs::File::create(folder.with_extension("lock")).unwrap();
+    making.lock().unwrap();
     let python = folder.join("bin/python");
     let ready = folder.join("ready");
     if !ready.exists() {
