@@ -189,9 +189,7 @@ async fn drive_to_stop(
             return Err(Error::DriverStopped(format!("{error:?}")));
         }
     }
-    if journal.with_state(|state| state.row.facts.phase.is_none()) {
-        later(&journal, PhaseEntered { phase: def.phase }.into());
-    }
+    let is_new = journal.with_state(|state| state.row.facts.phase.is_none());
     let (input, context) =
         journal.with_state(|state| (state.row.facts.input.clone(), state.started_context));
     let input = value::resolve(&*engine.store, &input).await?;
@@ -207,14 +205,21 @@ async fn drive_to_stop(
             commands_from = env.monotonic() + left;
         }
     }
-    if epoch == Epoch(1) {
+    if epoch == Epoch(1) || is_new {
         // Made while a pause went through its parent's children: nobody told it.
         let entry = engine.store.entry(&run).await?;
         engine.pause_with_parent(&entry).await?;
         look(&journal).await;
+        // Made long ago, because its driver was slow to begin: the worker took it for forgotten and gave it back.
+        if !journal.is_stopped() && !is_of(&entry, &owner.owner) {
+            journal.stop(Stop::Lost("its lease was given back meanwhile".to_owned()));
+        }
         if journal.is_stopped() {
             return Ok(settle(&journal).await);
         }
+    }
+    if is_new {
+        later(&journal, PhaseEntered { phase: def.phase }.into());
     }
     let execution = Arc::new(Execution::new(
         Arc::clone(&journal),

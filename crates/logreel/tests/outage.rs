@@ -223,6 +223,9 @@ async fn what_a_worker_holds_and_nobody_drives_is_given_back() {
     let second = task.start(&()).queue().await.unwrap();
     let store = world.outside.store();
     store.claim(&second.id(), driver.owner.id).await.unwrap();
+    // A lease is there before its driver is: one look says nothing.
+    world.engine.env().sleep(seconds(6)).await;
+    assert!(second.entry().await.unwrap().driver.is_some());
     let ended = tokio::time::timeout(hours(1), second.wait()).await;
     assert_eq!(ended.unwrap().unwrap(), Outcome::Completed(2));
     assert_eq!(second.entry().await.unwrap().epoch.0, 2);
@@ -231,6 +234,27 @@ async fn what_a_worker_holds_and_nobody_drives_is_given_back() {
     assert_eq!(first.entry().await.unwrap().epoch.0, 1);
     worker.close().await.unwrap();
     working.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_begins_nothing_by_a_lease_that_was_given_back() {
+    let world = World::new().await;
+    let calls = Calls::default();
+    let store = Arc::clone(world.outside.store());
+    // Between the run's creation and its answer, which is slow: a look for what nobody drives finds it twice.
+    world.faults.after(1, async move {
+        let made = store.list(&Filter::default(), None, 1).await.unwrap();
+        let [entry] = &made.items[..] else {
+            panic!("one run: {made:?}")
+        };
+        let owner = entry.driver.as_ref().unwrap().owner.id;
+        let (run, epoch) = (&entry.row.run, entry.epoch);
+        store.release(run, epoch, owner).await.unwrap();
+    });
+    let run = minute(&world.engine, &calls).start(&()).await.unwrap();
+    // It was taken anew, under a lease that nobody else can take as well.
+    assert_eq!(run.wait().await.unwrap(), Outcome::Completed(1));
+    assert_eq!(run.entry().await.unwrap().epoch.0, 2);
 }
 
 /// Says when it is dropped.
