@@ -8,8 +8,8 @@
 use std::future::IntoFuture;
 use std::pin::Pin;
 
-use logreel_core::{AppendId, Digest, RequestId, RunId};
-use logreel_store::Entry;
+use logreel_core::{AppendId, Digest, Epoch, RequestId, RunId};
+use logreel_store::{Entry, OwnerId};
 use serde::Serialize;
 
 use crate::Error;
@@ -105,7 +105,12 @@ impl Request {
         let first_half = &run.to_string()[..22];
         match engine.store.find(first_half, 1).await?.first() {
             None => Ok(Some((run, None))),
-            Some(made) if *made == run => Ok(Some((run, Some(engine.store.entry(&run).await?)))),
+            // Not only read: what is answered a second time is acknowledged, so a standby must have it, too. To give back a
+            // lease that nobody has is a write that changes nothing.
+            Some(made) if *made == run => {
+                let made = engine.store.release(&run, Epoch(0), OwnerId(0)).await?;
+                Ok(Some((run, Some(made))))
+            }
             Some(_) => Err(logreel_store::Error::RequestIdTaken(*parent).into()),
         }
     }

@@ -7,8 +7,11 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::{count, on_both, until, until_entry};
 use logreel::core::event::{Budget, WaitKind};
+use logreel::store::faulty::{Fault, Faults, FaultyStore};
 use logreel::workflow::Workflow;
 use logreel::*;
 use serde_json::json;
@@ -291,4 +294,23 @@ async fn a_run_that_a_request_makes_is_made_once() {
         engine.close().await.unwrap();
     })
     .await;
+}
+
+/// What is answered a second time is acknowledged: a commit that waits for a standby must have been made for that too.
+#[tokio::test]
+async fn the_run_of_a_repeated_request_is_not_only_read() {
+    let store: Arc<dyn RunStore> = Arc::new(MemoryStore::new(Arc::new(store::SystemEnv)));
+    let faults = Faults::new();
+    let faulty = FaultyStore::new(store, faults.clone());
+    let engine = Engine::builder().store(Arc::new(faulty)).build();
+    let engine = engine.await.unwrap();
+    let run = asks(&engine).start(&1).await.unwrap();
+    until_entry(&engine, run.id(), |entry| entry.driver.is_none()).await;
+    let fork = || engine.fork(&run.id(), ForkPoint::Last).request("f").queue();
+    let made = fork().await.unwrap().id();
+    faults.fail_next(Fault::Lost);
+    let repeated = fork().await.unwrap_err();
+    assert_eq!(repeated.kind(), ErrorKind::Unavailable);
+    assert_eq!(fork().await.unwrap().id(), made);
+    engine.close().await.unwrap();
 }
