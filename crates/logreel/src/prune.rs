@@ -97,7 +97,9 @@ impl Spans {
     /// The latest had so many.
     fn had(&mut self, runs: usize) {
         self.length = match runs {
-            0..LISTED => self.length.saturating_mul(4),
+            // A store that has no index by time passes all that are younger by each time it is asked.
+            0 => self.length.saturating_mul(16),
+            1..LISTED => self.length.saturating_mul(4),
             _ if runs > 4 * LISTED => (self.length / 4).max(Duration::from_millis(1)),
             _ => self.length,
         };

@@ -89,15 +89,25 @@ impl Inner {
             let now = self.env.monotonic();
             if swept.is_none_or(|at| now.saturating_sub(at) >= SWEEP_EVERY) {
                 swept = Some(now);
-                if let Err(error) = self.cancel_forsaken().await
-                    && !away
-                {
-                    tracing::warn!(%error, "runs without a parent could not be looked for");
+                // Where all places are taken these are the only ones who ask the store, and hear that it is away.
+                match self.cancel_forsaken().await {
+                    Ok(()) => {}
+                    Err(error) if error.kind() == ErrorKind::Unavailable => {
+                        warn_once(&mut away, &error);
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "runs without a parent could not be looked for");
+                    }
                 }
-                if let Err(error) = self.give_back_strays(&mut strays).await
-                    && !away
-                {
-                    tracing::warn!(%error, "leases that nobody here drives by could not be looked for");
+                match self.give_back_strays(&mut strays).await {
+                    Ok(()) if std::mem::take(&mut away) => tracing::warn!("the store is back"),
+                    Ok(()) => {}
+                    Err(error) if error.kind() == ErrorKind::Unavailable => {
+                        warn_once(&mut away, &error);
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "leases that nobody here drives by could not be looked for");
+                    }
                 }
             }
             let free = at_once.saturating_sub(driving.len());
