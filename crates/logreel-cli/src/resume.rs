@@ -11,7 +11,7 @@ use logreel::{Entry, Env as _, Error, ErrorKind, ResumeOutcome, RunId, Status};
 
 use crate::changed::{self, Said};
 use crate::drive::{self, Followed};
-use crate::error::Failure;
+use crate::error::{self, Failure, failure_of};
 use crate::outcome::Line;
 use crate::output::Output;
 use crate::settle::{CANCELLED, FAILED, WAITS};
@@ -271,6 +271,7 @@ async fn all(acting: Acting, mut signals: Signals, out: &mut Output) -> anyhow::
     }
     // A child's parent is to go on too, once the child has ended.
     let (mut taken, mut left): (Vec<RunId>, Vec<RunId>) = (Vec::new(), Vec::new());
+    let mut unreadable = None;
     for run in ready {
         let looked = async {
             let root = settle::root(&*acting.store, run).await?;
@@ -279,12 +280,24 @@ async fn all(acting: Acting, mut signals: Signals, out: &mut Output) -> anyhow::
             anyhow::Ok((root, entry, changed))
         };
         let (root, entry, changed) = match looked.await {
-            Err(error) if !patience::is_away(&error) => {
+            Ok(looked) => looked,
+            // Who left now would stop those that were taken already.
+            Err(error) if patience::is_away(&error) && !taken.is_empty() => {
+                tracing::warn!(%error, "the store cannot be reached; other runs are left to the next resume");
+                break;
+            }
+            Err(error) if patience::is_away(&error) => return Err(error),
+            Err(error) => {
                 // One that cannot be read keeps nobody from the others.
-                out.note(format!("{} is left alone: {error}", run.short()));
+                let Some(failure) = failure_of(&error) else {
+                    return Err(error);
+                };
+                let message = format!("{} is left alone: {}", run.short(), failure.message);
+                let failure = Failure { message, ..failure };
+                error::tell(&failure, out.json);
+                unreadable.get_or_insert(failure.kind.exit_code());
                 continue;
             }
-            looked => looked?,
         };
         if left.contains(&root) {
             continue;
@@ -313,7 +326,7 @@ async fn all(acting: Acting, mut signals: Signals, out: &mut Output) -> anyhow::
     let first = [FAILED, CANCELLED, WAITS]
         .into_iter()
         .find(|it| codes.contains(it));
-    Ok(first.unwrap_or(0))
+    Ok(first.or(unreadable).unwrap_or(0))
 }
 
 fn ended(entry: &Entry) -> Failure {
