@@ -17,7 +17,7 @@ ask = ["fs.write"]
     line({
       text: "First I will look around, and tell you in many words what I am about to do here.",
       chunks: 40,
-      delay_ms: 4000,
+      delay_ms: 7000,
       tool_calls: [{ id: "look", name: "fs.read", arguments: { path: "specs/writer.toml" } }],
       usage: { input_tokens: 1200, output_tokens: 80 },
     }) +
@@ -32,13 +32,18 @@ ask = ["fs.write"]
 };
 
 /** Forty steps, one after the other, of a sixth of a second: longer than a busy machine takes to open a page. */
+const steps = (name, last) =>
+  `name = "${name}"\n` +
+  Array.from({ length: 40 }, (_, i) => {
+    const needs = i === 0 ? "" : `needs = ["s${i - 1}"]\n`;
+    const run = i === 39 ? last : `sleep 0.16; echo ${i}`;
+    return `[[step]]\nid = "s${i}"\n${needs}effect = "read"\nrun = "${run}"\n`;
+  }).join("");
+
+/** The second ends only when it is told to, however long it takes to kill its server twice. */
 export const STEADY = {
-  "specs/steady.toml":
-    'name = "steady"\n' +
-    Array.from({ length: 40 }, (_, i) => {
-      const needs = i === 0 ? "" : `needs = ["s${i - 1}"]\n`;
-      return `[[step]]\nid = "s${i}"\n${needs}effect = "read"\nrun = "sleep 0.16; echo ${i}"\n`;
-    }).join(""),
+  "specs/steady.toml": steps("steady", "sleep 0.16; echo 39"),
+  "specs/held.toml": steps("held", "until [ -e held.go ]; do sleep 0.05; done; echo 39"),
 };
 
 export const APPROVAL = {
