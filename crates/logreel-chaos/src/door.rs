@@ -90,7 +90,7 @@ pub fn tell(port: u16, run: &str, what: &str, key: &str) -> Result<Answer> {
     match status.as_str() {
         "200" => Ok(Answer::Done),
         "409" => Ok(Answer::Refused),
-        _ => bail!("{status}: {body}"),
+        _ => Err(denied(&status, &body)),
     }
 }
 
@@ -98,9 +98,29 @@ pub fn tell(port: u16, run: &str, what: &str, key: &str) -> Result<Answer> {
 pub fn post(port: u16, path: &str, body: &Value) -> Result<Value> {
     let (status, body) = send(port, path, "", &body.to_string())?;
     if !status.starts_with('2') {
-        bail!("{status}: {body}");
+        return Err(denied(&status, &body));
     }
     Ok(serde_json::from_str(&body)?)
+}
+
+/// An answer that no weather explains: no server, half an answer and a store that is away are asked again.
+#[derive(Debug)]
+pub struct Unexpected(String);
+
+impl std::fmt::Display for Unexpected {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unexpected {}
+
+fn denied(status: &str, body: &str) -> anyhow::Error {
+    let what = format!("{status}: {body}");
+    match status {
+        "503" => anyhow::Error::msg(what),
+        _ => Unexpected(what).into(),
+    }
 }
 
 /// The status and the body of an answer.

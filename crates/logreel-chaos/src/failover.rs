@@ -136,6 +136,8 @@ struct AtWork {
 
 /// When a worker was, on the clock of the database and on that of the ledger.
 struct Killed {
+    /// Which of its lives ended.
+    life: String,
     wall_micros: i64,
     at: Duration,
 }
@@ -261,11 +263,12 @@ impl<'y> Fleet<'y> {
             .get(self.dice.below(found.len()))
             .context("some run is at work")?
             .worker;
+        let worker = self.workers.get_mut(victim).context("no such worker")?;
         let killed = Killed {
+            life: worker.life(),
             wall_micros: wall_micros(),
             at: now(),
         };
-        let worker = self.workers.get_mut(victim).context("no such worker")?;
         worker.kill()?;
         let mut all = Vec::new();
         for at_work in found.iter().filter(|it| it.worker == victim) {
@@ -311,9 +314,10 @@ impl<'y> Fleet<'y> {
             }
             GoesOn::Command => {
                 let (entries, _) = ledger::read(&self.yard.book())?;
-                let again = entries
-                    .iter()
-                    .find(|entry| entry.run == *run && entry.at > killed.at);
+                // What it had begun itself goes on without it.
+                let again = entries.iter().find(|entry| {
+                    entry.run == *run && entry.at > killed.at && entry.worker != killed.life
+                });
                 Ok(again.map(|entry| entry.at - killed.at))
             }
         }

@@ -72,7 +72,7 @@ pub fn serve(args: &Args) -> Result<()> {
     let mut paid: HashMap<String, u32> = HashMap::new();
     for client in listener.incoming() {
         let mut client = client?;
-        client.set_read_timeout(Some(Duration::from_secs(1)))?;
+        client.set_read_timeout(Some(Duration::from_secs(10)))?;
         let mut line = String::new();
         // One that was killed before it had said all has said nothing.
         if BufReader::new(&client).read_line(&mut line).is_err() || !line.ends_with('\n') {

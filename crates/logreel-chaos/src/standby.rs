@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::clock::{self, millis, now, pause};
+use crate::clock::{self, millis, now, pause, wall_micros};
 use crate::database::{Database, Server};
 use crate::door::{Door, free_port};
 use crate::evidence::Expected;
@@ -115,7 +115,7 @@ fn lose_the_primary(yard: &Yard, args: &Args, report: &mut Report) -> Result<()>
     let over = Duration::from_secs(args.seconds);
     let (mut before, mut witnessed) = (0, 0);
     let (mut alone, mut waiting) = (0, 0);
-    let (mut took, mut left) = (Duration::ZERO, Vec::new());
+    let (mut took, mut reached, mut left) = (Duration::ZERO, 0, Vec::new());
     std::thread::scope(|scope| -> Result<()> {
         let starting = scope.spawn(|| witness.start_runs(yard, &door, args.runs, over));
         scope.spawn(|| witness.tell_runs(port));
@@ -146,6 +146,7 @@ fn lose_the_primary(yard: &Yard, args: &Args, report: &mut Report) -> Result<()>
             receiver.give_up()?;
             standby.promote()?;
             took = now() - killed;
+            let promoted = wall_micros();
             let all = args.runs + calm;
             clock::until("every run ends", Duration::from_secs(60), || {
                 witness.look(&standby);
@@ -156,6 +157,12 @@ fn lose_the_primary(yard: &Yard, args: &Args, report: &mut Report) -> Result<()>
                     }
                 }
                 Ok(ended(&standby)? == all)
+            })?;
+            // Whoever ended the runs: each of them is heard there.
+            let heard = format!("owners WHERE NOT gone AND beat_at > {promoted}");
+            clock::until("every worker is heard", 3 * args.lease, || {
+                reached = standby.count(&heard)?;
+                Ok(reached == workers.len())
             })
         })();
         witness.is_over.store(true, Ordering::SeqCst);
@@ -189,10 +196,18 @@ fn lose_the_primary(yard: &Yard, args: &Args, report: &mut Report) -> Result<()>
         waiting > 0,
     );
     report.tell("from its death to the promotion", format!("{took:.3?}"));
-    report.none("workers that left", &left);
+    report.check(
+        "workers and servers that the promoted standby heard",
+        format!("{reached} of {}", workers.len()),
+        reached == workers.len(),
+    );
     for worker in &mut workers {
-        worker.drain()?;
+        let ended = worker.drain()?;
+        if ended.code() != Some(143) {
+            left.push(format!("{} ended with {ended}", worker.life()));
+        }
     }
+    report.none("workers that left otherwise than they were told to", &left);
     let case = Case {
         yard,
         database: &standby,

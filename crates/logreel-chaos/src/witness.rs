@@ -13,13 +13,15 @@ use serde_json::Value;
 
 use crate::clock::{millis, now, pause};
 use crate::database::Server;
-use crate::door::{self, Answer, Door};
+use crate::door::{self, Answer, Door, Unexpected};
 use crate::errand::{Errand, Telling};
 use crate::fleet::UNAVAILABLE;
 use crate::yard::Yard;
 
 /// What runs wait for, as a path below their own.
 const GO: &str = "signals/go";
+/// How a follower says that it leaves because the database is away: other reasons have the same exit code.
+const IS_AWAY: &str = "\"kind\":\"unavailable\"";
 /// What followers may still have to say once all is over.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
@@ -135,12 +137,21 @@ impl Witness {
             };
             self.seen().starts_again += 1;
             let told = format!("{key}: {error:#}\n");
+            self.wonder(&error, &format!("the start of {key}"));
             yard.log("starts.log")?.write_all(told.as_bytes())?;
             ensure!(
                 now() - begun < Duration::from_secs(120),
                 "{key} could not be started for two minutes: {error:#}"
             );
             pause(millis(100));
+        }
+    }
+
+    /// What was answered to whom, when no weather explains it.
+    fn wonder(&self, error: &anyhow::Error, what: &str) {
+        if error.is::<Unexpected>() {
+            let wrong = format!("{what} was answered with {error}");
+            self.seen().wrong.push(wrong);
         }
     }
 
@@ -161,10 +172,12 @@ impl Witness {
         loop {
             let from = next.to_string();
             let args = ["log", run, "--follow", "--json", "--from", &from];
+            let log = format!("follow-{run}.log");
+            let said_before = yard.log(&log)?.metadata()?.len();
             let mut child = yard
                 .command(store, &args)
                 .stdout(Stdio::piped())
-                .stderr(yard.log("follow.log")?)
+                .stderr(yard.log(&log)?)
                 .spawn()?;
             let lines = BufReader::new(child.stdout.take().context("it has a stdout")?);
             let heard = AtomicBool::new(false);
@@ -181,9 +194,15 @@ impl Witness {
                 seen.followed += 1;
                 return Ok(());
             }
+            let said = std::fs::read(yard.path("logs").join(&log))?;
+            let said = said
+                .get(usize::try_from(said_before)?..)
+                .unwrap_or_default();
+            let found_no_database = ended.code() == Some(UNAVAILABLE)
+                && String::from_utf8_lossy(said).contains(IS_AWAY);
             // It may find no database when it begins, as long as there are faults. Once it has said something it stays,
             // whatever happens, and hears of the end.
-            if ended.code() != Some(UNAVAILABLE) || next > began_with || began_late {
+            if !found_no_database || next > began_with || began_late {
                 let wrong =
                     format!("a follower of {run} left at event {next}, before its end: {ended}");
                 seen.wrong.push(wrong);
@@ -266,7 +285,10 @@ impl Witness {
         while !self.is_over() {
             match door::tell(port, run, what, what) {
                 Ok(answer) => return Some(answer),
-                Err(_) => self.seen().told_again += 1,
+                Err(error) => {
+                    self.wonder(&error, &format!("{what} of {run}"));
+                    self.seen().told_again += 1;
+                }
             }
             pause(millis(100));
         }
