@@ -13,7 +13,7 @@ use logreel_core::meaning::effect_key;
 use logreel_core::{
     Body, Command, Epoch, Event, Json, Payload, Rejected, RunId, RunState, Seq, Timestamp,
 };
-use logreel_store::{ClaimOutcome, Doorbell, Entry, Owner};
+use logreel_store::{ClaimOutcome, Doorbell, Entry};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -55,8 +55,8 @@ pub(crate) enum Drove {
 /// A lease this process holds, and how far the log reached when it got it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lease {
-    run: RunId,
-    epoch: Epoch,
+    pub(crate) run: RunId,
+    pub(crate) epoch: Epoch,
     head: Seq,
 }
 
@@ -142,8 +142,8 @@ async fn drive_to_stop(
     let mut claimed_with: Vec<Event> = Vec::new();
     let mut drivers: Vec<(Epoch, Timestamp)> = Vec::new();
     let journal = Journal::load(
-        run,
-        epoch,
+        &lease,
+        owner.id(),
         Arc::clone(&engine.store),
         Arc::clone(&engine.env),
         engine.hooks.clone(),
@@ -210,10 +210,6 @@ async fn drive_to_stop(
         let entry = engine.store.entry(&run).await?;
         engine.pause_with_parent(&entry).await?;
         look(&journal).await;
-        // Made long ago, because its driver was slow to begin: the worker took it for forgotten and gave it back.
-        if !journal.is_stopped() && !is_of(&entry, &owner.owner) {
-            journal.stop(Stop::Lost("its lease was given back meanwhile".to_owned()));
-        }
         if journal.is_stopped() {
             return Ok(settle(&journal).await);
         }
@@ -584,18 +580,9 @@ async fn renew_first(execution: &Execution) -> Result<(), TaskError> {
             let entry = journal.store.entry(&journal.run).await?;
             Ok::<_, logreel_store::Error>((entry, reasons))
         };
-        let why = match renewed.await.map_err(Error::from) {
-            Ok((entry, _)) if entry.epoch != journal.epoch => {
-                format!("another driver took over (epoch {})", entry.epoch)
-            }
-            // A run that was taken from silent drivers often enough is left to a person, under the same epoch.
-            Ok((entry, _)) if !is_of(&entry, &execution.pulse.owner) => {
-                "its lease ran out and was taken away".to_owned()
-            }
-            Ok((_, reasons)) => {
-                execution.has_looked(reasons);
-                continue;
-            }
+        match renewed.await.map_err(Error::from) {
+            Ok((entry, _)) if !journal.still_holds(&entry) => return std::future::pending().await,
+            Ok((_, reasons)) => execution.has_looked(reasons),
             Err(error) if error.kind() == ErrorKind::Unavailable => {
                 outage.tell(&journal.run, &error, "the lease could not be renewed");
                 tokio::select! {
@@ -603,18 +590,14 @@ async fn renew_first(execution: &Execution) -> Result<(), TaskError> {
                     stopped = execution.until_stopped() => return Err(stopped),
                 }
             }
-            Err(error) => format!("the lease could not be renewed: {error}"),
-        };
-        journal.stop(Stop::Lost(why));
-        return std::future::pending().await;
+            Err(error) => {
+                let why = format!("the lease could not be renewed: {error}");
+                journal.stop(Stop::Lost(why));
+                return std::future::pending().await;
+            }
+        }
     }
     Ok(())
-}
-
-/// Whether this process holds the lease.
-fn is_of(entry: &Entry, owner: &Owner) -> bool {
-    let driver = entry.driver.as_ref();
-    driver.is_some_and(|driver| driver.owner.id == owner.id)
 }
 
 /// A driver that is dropped takes its function with it.

@@ -21,12 +21,13 @@ use logreel_core::{
     AppendId, Blob, Body, Command, Digest, Epoch, Event, Json, Payload, Record, Rejected, RunId,
     RunState, Seq, Session, StepId,
 };
-use logreel_store::{Append, AppendError, Appended, Env, EventPage, RunStore};
+use logreel_store::{Append, AppendError, Appended, Entry, Env, EventPage, OwnerId, RunStore};
 use tokio::sync::watch;
 
 use self::next::Decided;
 pub(crate) use self::next::NEW_WAIT;
 use crate::ctx::Counted;
+use crate::driver::Lease;
 use crate::hook::Hooks;
 use crate::outage::{Outage, Patience};
 use crate::owner::LOOK_EVERY;
@@ -116,6 +117,8 @@ struct Folded {
 pub(crate) struct Journal {
     pub(crate) run: RunId,
     pub(crate) epoch: Epoch,
+    /// Whose lease it is.
+    owner: OwnerId,
     pub(crate) session: Option<Session>,
     pub(crate) store: Arc<dyn RunStore>,
     pub(crate) env: Arc<dyn Env>,
@@ -133,11 +136,11 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Folds the run's log as it is and gets ready to extend it under `epoch`. `read_by`: the program
+    /// Folds the run's log as it is and gets ready to extend it by this owner's lease. `read_by`: the program
     /// reads every event itself.
     pub(crate) async fn load(
-        run: RunId,
-        epoch: Epoch,
+        &Lease { run, epoch, .. }: &Lease,
+        owner: OwnerId,
         store: Arc<dyn RunStore>,
         env: Arc<dyn Env>,
         hooks: Hooks,
@@ -201,6 +204,7 @@ impl Journal {
         let journal = Self {
             run,
             epoch,
+            owner,
             session,
             store,
             env,
@@ -214,12 +218,24 @@ impl Journal {
             asking: AtomicUsize::new(0),
         };
         journal.notice_stops();
-        // Whoever takes the place of a silent driver leaves no event that says so.
-        if entry.epoch > epoch {
-            let why = format!("another driver took over (epoch {})", entry.epoch);
-            journal.stop(Stop::Lost(why));
-        }
+        journal.still_holds(&entry);
         Ok(journal)
+    }
+
+    /// Whether the run's lease is this driver's own, which is stopped when it is not: whoever takes the place of a silent
+    /// driver leaves no event that says so, and a store that was replaced by a copy may give the same epoch to another.
+    pub(crate) fn still_holds(&self, entry: &Entry) -> bool {
+        let why = match &entry.driver {
+            _ if entry.epoch != self.epoch => {
+                format!("another driver took over (epoch {})", entry.epoch)
+            }
+            Some(driver) if driver.owner.id == self.owner => return true,
+            Some(_) => "another driver has the same epoch".to_owned(),
+            // A run that was taken from silent drivers often enough is left to a person, under the same epoch.
+            None => "its lease was taken away or given back".to_owned(),
+        };
+        self.stop(Stop::Lost(why));
+        false
     }
 
     /// Looks at the state. Nothing may await while it is borrowed.
@@ -593,6 +609,10 @@ impl Journal {
             return Err(error);
         };
         page.items.remove(0);
+        if !page.items.is_empty() || page.has_more {
+            // Whoever appended may be another who drives.
+            self.still_holds(&self.store.entry(&self.run).await?);
+        }
         loop {
             let events = page.items.iter().map(Record::decode);
             let events: Vec<Event> = events

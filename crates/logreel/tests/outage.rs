@@ -398,6 +398,56 @@ async fn a_run_of_which_the_store_lost_everything_is_driven_no_more() {
     engine.close().await.unwrap();
 }
 
+/// A claim is no event. Where it was lost with a primary, the promoted standby gives its epoch to whoever claims then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_driver_whose_epoch_the_store_gave_to_another_stops_when_that_one_appends() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("runs.db");
+    let engine = Engine::open(&path).await.unwrap();
+    let began = Arc::new(Semaphore::new(0));
+    let ended = Arc::new(Semaphore::new(0));
+    let (begins, ends) = (Arc::clone(&began), Arc::clone(&ended));
+    let task = engine.task("twice", move |ctx: Ctx, (): ()| {
+        let (begins, ends) = (Arc::clone(&begins), Arc::clone(&ends));
+        async move {
+            let step = ctx.step("long").run(|| async {
+                let _ends = Dropped(&ends);
+                begins.add_permits(1);
+                std::future::pending::<Result<(), TaskError>>().await
+            });
+            step.await
+        }
+    });
+    let run = task.start(&()).await.unwrap();
+    began.acquire().await.unwrap().forget();
+    until(&engine, run.id(), "step.started").await;
+    // Another process, which thinks that it drives the run, under the same epoch.
+    let other = Engine::open(&path).await.unwrap();
+    let own: Task<(), ()> = other.task("own", |ctx: Ctx, (): ()| async move {
+        ctx.cancelled().await;
+        Ok(())
+    });
+    let own = own.start(&()).await.unwrap();
+    let owner = own.entry().await.unwrap().driver.unwrap().owner.id;
+    let sql = rusqlite::Connection::open(&path).unwrap();
+    let given = sql.execute(
+        "UPDATE live SET owner = ?1 WHERE run = (SELECT id FROM runs WHERE run = ?2)",
+        (owner.0.cast_signed(), run.id().to_string()),
+    );
+    assert_eq!(given.unwrap(), 1);
+    let before = run.entry().await.unwrap();
+    assert_eq!(before.epoch.0, 1);
+    other.signal(&run.id(), "noise", &()).await.unwrap();
+    let stopped = tokio::time::timeout(std::time::Duration::from_secs(30), ended.acquire()).await;
+    stopped.expect("it is noticed").unwrap().forget();
+    // What is the other's is left to it.
+    engine.close().await.unwrap();
+    let left = run.entry().await.unwrap();
+    assert_eq!(left.driver.map(|it| it.owner.id), Some(owner));
+    assert_eq!(left.row.head.seq, before.row.head.seq.next());
+    other.close().await.unwrap();
+}
+
 /// Says when a step's work is given up.
 struct Dropped<'a>(&'a Semaphore);
 
