@@ -240,7 +240,8 @@ pub trait RunStore: Send + Sync + 'static {
     async fn lapsed(&self, run: &RunId) -> Result<Vec<Lapsed>, Error>;
 
     /// Gives a lease back, if it is still this owner's under this epoch. A run that is not waiting is ready for the next
-    /// worker. The epoch alone would not do: a store that was replaced by a copy may have given it out twice.
+    /// worker. The epoch alone would not do: a store that was replaced by a copy may have given it out twice. One that cannot
+    /// be read is given back too, and the answer is what is wrong with it.
     async fn release(&self, run: &RunId, epoch: Epoch, owner: OwnerId) -> Result<Entry, Error>;
 
     /// The runs whose lease is this owner's, in the order of their ids, each with the epoch that it holds: ended ones too, whose

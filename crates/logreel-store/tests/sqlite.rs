@@ -812,4 +812,19 @@ async fn what_cannot_be_read_keeps_no_place_and_no_child_from_its_end() {
     cancel(&store, &child).await;
     let ended = store.entry(&child).await.unwrap();
     assert_eq!(ended.row.status(), Status::Cancelled);
+    // Nor of a driver that lives: it is told what is wrong when it gives it back, which it has done then.
+    let third = create(limited(), None).await;
+    place.sql(&format!(
+        "UPDATE runs SET facts = '{{' WHERE run = '{next}'"
+    ));
+    let [(_, epoch)] = store.held(here).await.unwrap()[..] else {
+        panic!("one run is held");
+    };
+    assert!(store.release(&next, epoch.next(), here).await.is_err());
+    let full = store.claim(&third, here).await.unwrap();
+    assert!(matches!(full, ClaimOutcome::Limited(_)), "{full:?}");
+    let given = store.release(&next, epoch, here).await;
+    assert!(matches!(given, Err(Error::Corrupt { .. })), "{given:?}");
+    let claimed = store.claim(&third, here).await.unwrap();
+    assert!(matches!(claimed, ClaimOutcome::Claimed(_)), "{claimed:?}");
 }

@@ -134,6 +134,7 @@ pub(super) async fn leave(tx: &Tx, owner: OwnerId) -> Result<(), Halt> {
 struct Held {
     id: i64,
     run: RunId,
+    epoch: Epoch,
     has_ended: bool,
     limit: Option<RunLimit>,
 }
@@ -147,14 +148,15 @@ async fn held_by(tx: &Tx, owner: i64) -> Result<Vec<Held>, Halt> {
     let ids = locked.iter().map(|row| row.try_get(0));
     let ids: Vec<i64> = ids.collect::<Result<_, _>>()?;
     // Only a statement after that sees how each of them is now.
-    let sql = "SELECT r.id, r.run, r.status IN ('completed', 'failed', 'cancelled'), q.limit_key, q.limit_max
-        FROM runs r JOIN queue q ON q.run = r.id WHERE r.id = ANY($1) ORDER BY r.id";
+    let sql = "SELECT r.id, r.run, r.status IN ('completed', 'failed', 'cancelled'), q.limit_key, q.limit_max, l.epoch
+        FROM runs r JOIN queue q ON q.run = r.id JOIN live l ON l.run = r.id WHERE r.id = ANY($1) ORDER BY r.id";
     let found = tx.query(sql, &[&ids]).await?;
     let held = |row: &tokio_postgres::Row| {
         let (key, max): (Option<String>, Option<i64>) = (row.try_get(3)?, row.try_get(4)?);
         Ok(Held {
             id: row.try_get(0)?,
             run: rows::run_id(row.try_get(1)?)?,
+            epoch: Epoch(rows::unsigned(row.try_get(5)?)),
             has_ended: row.try_get(2)?,
             limit: limit::stored(key, max),
         })
@@ -359,6 +361,26 @@ pub(super) async fn held(tx: &Tx, owner: OwnerId) -> Result<Vec<(RunId, Epoch)>,
         held.push((rows::run_id(row.try_get(0)?)?, epoch));
     }
     Ok(held)
+}
+
+/// [`release`] by what the database itself knows of the run: its driver lives, and what cannot be read would keep its
+/// place for as long.
+pub(super) async fn let_go(tx: &Tx, run: RunId, epoch: Epoch, owner: OwnerId) -> Result<(), Halt> {
+    let held = held_by(tx, owner.0.cast_signed()).await?;
+    let is_it = |held: &Held| held.run == run && held.epoch == epoch;
+    let Some(held) = held.into_iter().find(is_it) else {
+        return Ok(());
+    };
+    drop_lease(tx, held.id).await?;
+    if held.has_ended {
+        retire(tx, held.id, &run).await?;
+    } else {
+        // Whoever goes for it is told what is wrong with it.
+        let sql = "UPDATE queue SET ready_at = $2 WHERE run = $1";
+        tx.exec(sql, &[&held.id, &rows::NOW]).await?;
+    }
+    tx.ring_everywhere(run);
+    limit::call_next(tx, held.id, held.limit.as_ref()).await
 }
 
 /// Gives a lease back, if it is still this driver's.

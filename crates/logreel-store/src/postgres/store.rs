@@ -328,9 +328,16 @@ impl RunStore for PostgresStore {
     }
 
     async fn release(&self, run: &RunId, epoch: Epoch, owner: OwnerId) -> Result<Entry, Error> {
-        writing!(self, run = *run, |tx| lease::release(
+        let released = writing!(self, run = *run, |tx| lease::release(
             &tx, *run, epoch, owner
-        ))
+        ));
+        if matches!(released, Err(Error::Corrupt { .. })) {
+            // One that cannot be read is told of, and leaves its hands all the same.
+            writing!(self, run = *run, |tx| lease::let_go(
+                &tx, *run, epoch, owner
+            ))?;
+        }
+        released
     }
 
     async fn held(&self, owner: OwnerId) -> Result<Vec<(RunId, Epoch)>, Error> {

@@ -111,13 +111,14 @@ pub(super) fn leave(tx: &mut Tx<'_>, owner: OwnerId) -> Result<(), Halt> {
 struct Held {
     id: i64,
     run: RunId,
+    epoch: Epoch,
     has_ended: bool,
     limit: Option<RunLimit>,
 }
 
 /// The runs that an owner holds, in their order.
 fn held_by(conn: &Connection, owner: i64) -> Result<Vec<Held>, Halt> {
-    let sql = "SELECT l.run, r.run, r.status IN ('completed', 'failed', 'cancelled'), l.limit_key, l.limit_max
+    let sql = "SELECT l.run, r.run, r.status IN ('completed', 'failed', 'cancelled'), l.limit_key, l.limit_max, l.epoch
         FROM live l CROSS JOIN runs r ON r.id = l.run WHERE l.owner = ?1 ORDER BY l.run";
     let mut statement = conn.prepare_cached(sql)?;
     let mut rows = statement.query([owner])?;
@@ -127,6 +128,7 @@ fn held_by(conn: &Connection, owner: i64) -> Result<Vec<Held>, Halt> {
         held.push(Held {
             id: row.get(0)?,
             run: rows::run_id(text(row.get_ref(1)?)?)?,
+            epoch: Epoch(rows::unsigned(row.get(5)?)),
             has_ended: row.get(2)?,
             limit: key.zip(max).map(|(key, max)| RunLimit { key, max }),
         });
@@ -293,6 +295,32 @@ pub(super) fn drop_lease(tx: &Tx<'_>, id: i64) -> rusqlite::Result<()> {
         .prepare_cached("UPDATE live SET owner = NULL, since = NULL WHERE run = ?1")?
         .execute([id])?;
     Ok(())
+}
+
+/// [`release`] by what the database itself knows of the run: its driver lives, and what cannot be read would keep its
+/// place for as long.
+pub(super) fn let_go(
+    tx: &mut Tx<'_>,
+    run: RunId,
+    epoch: Epoch,
+    owner: OwnerId,
+) -> Result<(), Halt> {
+    let held = held_by(tx.conn, owner.0.cast_signed())?;
+    let is_it = |held: &Held| held.run == run && held.epoch == epoch;
+    let Some(held) = held.into_iter().find(is_it) else {
+        return Ok(());
+    };
+    drop_lease(tx, held.id)?;
+    if held.has_ended {
+        retire(tx, held.id, &run)?;
+    } else {
+        // Whoever goes for it is told what is wrong with it.
+        tx.conn
+            .prepare_cached("UPDATE live SET ready_at = ?2 WHERE run = ?1")?
+            .execute(params![held.id, rows::NOW])?;
+    }
+    tx.ring_everywhere(run)?;
+    limit::call_next(tx, held.id, held.limit.as_ref())
 }
 
 /// Gives a lease back, if it is still this driver's.

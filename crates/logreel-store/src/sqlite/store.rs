@@ -267,9 +267,17 @@ impl RunStore for SqliteStore {
 
     async fn release(&self, run: &RunId, epoch: Epoch, owner: OwnerId) -> Result<Entry, Error> {
         let run = *run;
-        self.writer()
+        let writer = self.writer();
+        let released = writer
             .submit(move |tx| lease::release(tx, run, epoch, owner))
-            .await
+            .await;
+        if matches!(released, Err(Error::Corrupt { .. })) {
+            // One that cannot be read is told of, and leaves its hands all the same.
+            writer
+                .submit(move |tx| lease::let_go(tx, run, epoch, owner))
+                .await?;
+        }
+        released
     }
 
     async fn held(&self, owner: OwnerId) -> Result<Vec<(RunId, Epoch)>, Error> {

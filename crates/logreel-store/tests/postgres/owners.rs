@@ -439,4 +439,18 @@ async fn what_cannot_be_read_keeps_no_place_and_no_child_from_its_end_on_postgre
     );
     let answer = store.command(&child, &id, &cancel, Vec::new()).await;
     answer.expect("it is cancelled");
+    // Nor of a driver that lives: it is told what is wrong when it gives it back, which it has done then.
+    let third = queued(&store, limited()).await.row.run;
+    let sql = format!("UPDATE {schema}.runs SET facts = '{{' WHERE run = '{next}'");
+    admin().await.batch_execute(&sql).await.unwrap();
+    let [(_, epoch)] = store.held(here.id).await.unwrap()[..] else {
+        panic!("one run is held");
+    };
+    assert!(store.release(&next, epoch.next(), here.id).await.is_err());
+    let full = store.claim(&third, here.id).await.unwrap();
+    assert!(matches!(full, ClaimOutcome::Limited(_)), "{full:?}");
+    let given = store.release(&next, epoch, here.id).await;
+    assert!(matches!(given, Err(Error::Corrupt { .. })), "{given:?}");
+    let claimed = store.claim(&third, here.id).await.unwrap();
+    assert!(matches!(claimed, ClaimOutcome::Claimed(_)), "{claimed:?}");
 }
