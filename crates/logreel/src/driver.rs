@@ -112,6 +112,10 @@ async fn give_back(engine: &Inner, lease: Lease) -> Option<Entry> {
             Ok(released) => return released,
             Err(error) => error,
         };
+        if error.kind() == ErrorKind::Corrupt {
+            tracing::warn!(%run, %error, "the run was given back and cannot be read");
+            return None;
+        }
         outage.tell(&run, &error, "the lease was not given back");
         left = match error.kind() {
             ErrorKind::Unavailable => GIVE_BACK_TRIES,
@@ -173,7 +177,7 @@ async fn drive_to_stop(
         .tell(run, journal.session.as_ref(), &claimed_with)
         .await;
     *loaded = Some(Arc::clone(&journal));
-    if let Some(Stop::Lost(_)) = journal.stopped() {
+    if journal.is_lost() {
         return Ok(settle(&journal).await);
     }
     if accept_spec_change {
@@ -205,8 +209,8 @@ async fn drive_to_stop(
             commands_from = env.monotonic() + left;
         }
     }
-    if epoch == Epoch(1) || is_new {
-        // Made while a pause went through its parent's children: nobody told it.
+    if is_new && journal.with_state(|state| state.row.facts.waits_started == 0) {
+        // Made while a pause went through its parent's children: nobody told it. One that was told may have been resumed.
         let entry = engine.store.entry(&run).await?;
         engine.pause_with_parent(&entry).await?;
         look(&journal).await;
@@ -559,6 +563,9 @@ async fn settle(journal: &Journal) -> Drove {
 /// the runs that were taken before it. While the store cannot be reached nothing begins, and nothing is lost:
 /// nobody took the run over as far as anyone knows, and what is under way goes on. The error is a cancel.
 pub(crate) async fn check_lease(execution: &Execution) -> Result<(), TaskError> {
+    if execution.journal.is_lost() {
+        return std::future::pending().await;
+    }
     if execution.surely_holds() {
         return Ok(());
     }

@@ -222,8 +222,8 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Whether the run's lease is this driver's own, which is stopped when it is not: whoever takes the place of a silent
-    /// driver leaves no event that says so, and a store that was replaced by a copy may give the same epoch to another.
+    /// Whether the run's lease is this driver's own, which appends nothing more when it is not: whoever takes the place of a
+    /// silent driver leaves no event that says so, and a store that was replaced by a copy may give the same epoch to another.
     pub(crate) fn still_holds(&self, entry: &Entry) -> bool {
         let why = match &entry.driver {
             _ if entry.epoch != self.epoch => {
@@ -234,7 +234,7 @@ impl Journal {
             // A run that was taken from silent drivers often enough is left to a person, under the same epoch.
             None => "its lease was taken away or given back".to_owned(),
         };
-        self.stop(Stop::Lost(why));
+        self.die(&Error::DriverStopped(why));
         false
     }
 
@@ -277,6 +277,10 @@ impl Journal {
 
     pub(crate) fn stopped(&self) -> Option<Stop> {
         self.stop.borrow().clone()
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        matches!(*self.stop.borrow(), Some(Stop::Lost(_)))
     }
 
     pub(crate) fn is_stopped(&self) -> bool {
@@ -611,7 +615,10 @@ impl Journal {
         page.items.remove(0);
         if !page.items.is_empty() || page.has_more {
             // Whoever appended may be another who drives.
-            self.still_holds(&self.store.entry(&self.run).await?);
+            let entry = self.store.entry(&self.run).await?;
+            if !self.still_holds(&entry) {
+                return Ok(());
+            }
         }
         loop {
             let events = page.items.iter().map(Record::decode);

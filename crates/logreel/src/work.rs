@@ -90,23 +90,18 @@ impl Inner {
             if swept.is_none_or(|at| now.saturating_sub(at) >= SWEEP_EVERY) {
                 swept = Some(now);
                 // Where all places are taken these are the only ones who ask the store, and hear that it is away.
-                match self.cancel_forsaken().await {
-                    Ok(()) => {}
-                    Err(error) if error.kind() == ErrorKind::Unavailable => {
-                        warn_once(&mut away, &error);
-                    }
-                    Err(error) => {
-                        tracing::warn!(%error, "runs without a parent could not be looked for");
-                    }
+                let forsaken = self.cancel_forsaken().await;
+                let strays = self.give_back_strays(&mut strays).await;
+                let have_asked = forsaken.is_ok() && matches!(strays, Ok(true));
+                if have_asked && std::mem::take(&mut away) {
+                    tracing::warn!("the store is back");
                 }
-                match self.give_back_strays(&mut strays).await {
-                    Ok(()) if std::mem::take(&mut away) => tracing::warn!("the store is back"),
-                    Ok(()) => {}
-                    Err(error) if error.kind() == ErrorKind::Unavailable => {
-                        warn_once(&mut away, &error);
-                    }
-                    Err(error) => {
-                        tracing::warn!(%error, "leases that nobody here drives by could not be looked for");
+                for error in forsaken.err().into_iter().chain(strays.err()) {
+                    match error.kind() {
+                        ErrorKind::Unavailable => warn_once(&mut away, &error),
+                        _ => {
+                            tracing::warn!(%error, "runs that nobody looks after could not be looked for")
+                        }
                     }
                 }
             }
@@ -149,13 +144,13 @@ impl Inner {
     /// Gives back what this process holds and does not drive: it lives, so nobody else would take it. A driver gives its lease
     /// back itself, but one that panicked or gave up did not, and a store that was replaced by an older copy knows
     /// nothing of what was given back since. Only what was so at the last look already, under the same epoch: a lease
-    /// is there a moment before its driver.
+    /// is there a moment before its driver. Says whether there was anyone to ask for.
     async fn give_back_strays(
         self: &Arc<Self>,
         strays: &mut HashMap<RunId, Epoch>,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let Some(owner) = self.owner_id() else {
-            return Ok(());
+            return Ok(false);
         };
         let mut held = self.store.held(owner).await?;
         held.retain(|(run, _)| !self.is_driving(run));
@@ -164,11 +159,11 @@ impl Inner {
             if strays.get(run) == Some(epoch) && !self.is_driving(run) {
                 tracing::warn!(%run, "its lease is ours, and nobody here drives it: it is given back");
                 if let Err(error) = self.release(run, *epoch, owner).await {
-                    tracing::warn!(%run, %error, "and could not be");
+                    tracing::warn!(%run, %error, "while it was given back");
                 }
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Takes what can be taken; a run that cannot be is somebody else's, or the next look's. Says how many others

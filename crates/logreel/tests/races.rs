@@ -139,8 +139,8 @@ async fn a_pause_lets_a_write_finish_for_a_moment_and_one_it_stopped_is_in_doubt
     }
 }
 
-/// A parent with a child and a grandchild, made through the store as a driver elsewhere would.
-async fn family(store: &dyn RunStore) -> [RunId; 3] {
+/// A driver elsewhere.
+async fn elsewhere(store: &dyn RunStore) -> OwnerId {
     let (host, host_name) = this_host();
     let owner = Owner {
         id: OwnerId(77),
@@ -149,6 +149,35 @@ async fn family(store: &dyn RunStore) -> [RunId; 3] {
         pid: 1,
     };
     store.join(&owner).await.unwrap();
+    owner.id
+}
+
+/// How a task's run begins.
+fn started(agent: &str, spec_digest: Digest, parent: Option<Parent>) -> RunStarted {
+    RunStarted {
+        agent: agent.into(),
+        budget: Budget::default(),
+        context: None,
+        dir: None,
+        durability: Durability::Full,
+        git: None,
+        input: Payload::Inline(Json::of(&1).unwrap()),
+        key: None,
+        kind: RunKind::Task,
+        labels: Default::default(),
+        limit: None,
+        parent,
+        provenance: Provenance::default(),
+        session: None,
+        spec: Payload::null(),
+        spec_digest,
+        spec_file: None,
+    }
+}
+
+/// A parent with a child and a grandchild, made through the store as a driver elsewhere would.
+async fn family(store: &dyn RunStore) -> [RunId; 3] {
+    let owner = elsewhere(store).await;
     let env = logreel::store::SystemEnv;
     let runs = [env.run_id(), env.run_id(), env.run_id()];
     for generation in 0..3usize {
@@ -157,30 +186,11 @@ async fn family(store: &dyn RunStore) -> [RunId; 3] {
             run: runs[above],
             seq: Seq::FIRST,
         });
-        let started = RunStarted {
-            agent: "family".into(),
-            budget: Budget::default(),
-            context: None,
-            dir: None,
-            durability: Durability::Full,
-            git: None,
-            input: Payload::null(),
-            key: None,
-            kind: RunKind::Task,
-            labels: Default::default(),
-            limit: None,
-            parent,
-            provenance: Provenance::default(),
-            session: None,
-            spec: Payload::null(),
-            spec_digest: Digest::of(b"family"),
-            spec_file: None,
-        };
         let new = NewRun {
             run: runs[generation],
-            started,
+            started: started("family", Digest::of(b"family"), parent),
             blobs: Vec::new(),
-            owner: Some(owner.id),
+            owner: Some(owner),
             then: Vec::new(),
         };
         let entry = store.create(new).await.unwrap().entry().clone();
@@ -230,6 +240,49 @@ async fn a_cancel_and_a_pause_reach_every_descendant() {
         }
         let twice = engine.cancel(&paused[0], "again").await.unwrap();
         assert_eq!(twice, CancelOutcome::AlreadyTerminal(Status::Cancelled));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_that_missed_its_parents_pause_is_paused_before_it_begins_also_by_its_second_driver()
+ {
+    on_both(|world| async move {
+        let engine = world.engine().await;
+        let task = echo(&engine);
+        let parent = task.start(&1).queue().await.unwrap();
+        parent.pause("lunch").await.unwrap();
+        // Its first driver, the parent's, was stopped between making it and telling it of the pause.
+        let store = engine.store();
+        let owner = elsewhere(&**store).await;
+        let new = NewRun {
+            run: engine.env().run_id(),
+            started: started(
+                "echo",
+                parent.entry().await.unwrap().row.facts.spec_digest,
+                Some(Parent {
+                    relation: Relation::Child,
+                    run: parent.id(),
+                    seq: Seq::FIRST,
+                }),
+            ),
+            blobs: Vec::new(),
+            owner: Some(owner),
+            then: Vec::new(),
+        };
+        let made = store.create(new).await.unwrap().entry().clone();
+        let child = made.row.run;
+        store.release(&child, made.epoch, owner).await.unwrap();
+        let worker = engine.clone();
+        let working = tokio::spawn(async move { worker.work(1).await });
+        let left = until_entry(&engine, child, |entry| {
+            entry.epoch.0 == 2 && entry.driver.is_none()
+        });
+        let left = left.await.row;
+        assert_eq!(left.status(), Status::Waiting);
+        assert_eq!(left.facts.waits[0].wait.kind, core::event::WaitKind::Paused);
+        engine.close().await.unwrap();
+        working.await.unwrap().unwrap();
     })
     .await;
 }
@@ -527,4 +580,48 @@ async fn a_step_given_up_while_it_was_recorded_keeps_no_driver_from_hearing_of_a
     assert_eq!(count(&log.items, "step.finished"), 1, "{log:?}");
     engine.close().await.unwrap();
     other.close().await.unwrap();
+}
+
+/// A store that was replaced by a copy may have given one epoch to two.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_driver_that_comes_second_under_its_epoch_appends_nothing_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("runs.db");
+    let open = || {
+        let options = Options {
+            create: true,
+            ..Options::default()
+        };
+        Arc::new(SqliteStore::open(&path, options).unwrap())
+    };
+    let (faults, other) = (Faults::new(), open());
+    let faulty = FaultyStore::new(open(), faults.clone());
+    let engine = Engine::builder().store(Arc::new(faulty)).build();
+    let engine = engine.await.unwrap();
+    let owner = elsewhere(&*other).await;
+    // Right before its first append.
+    faults.before(2, {
+        let (other, path) = (Arc::clone(&other), path.clone());
+        async move {
+            let made = other.list(&Filter::default(), None, 1).await.unwrap();
+            let sql = rusqlite::Connection::open(&path).unwrap();
+            let owner = owner.0.cast_signed();
+            sql.execute("UPDATE live SET owner = ?1", [owner]).unwrap();
+            let phase = Phase::Executing;
+            let append = Append {
+                run: made.items[0].row.run,
+                expect: made.items[0].row.head,
+                epoch: made.items[0].epoch,
+                id: AppendId::new("theirs").unwrap(),
+                drafts: vec![Draft::new(PhaseEntered { phase })],
+                blobs: Vec::new(),
+            };
+            other.append(&append).await.unwrap();
+        }
+    });
+    let run = echo(&engine).start(&1).await.unwrap().id();
+    until(&engine, run, "phase.entered").await;
+    engine.close().await.unwrap();
+    let log = other.read(&run, Seq::FIRST, 10).await.unwrap();
+    assert_eq!(log.items.len(), 2, "{log:?}");
 }
