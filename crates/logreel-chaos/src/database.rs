@@ -109,9 +109,10 @@ impl Server {
         let children = std::fs::read_to_string(format!("/proc/{first}/task/{first}/children"))?;
         let children = children.split_whitespace().filter_map(|it| it.parse().ok());
         let all: Vec<i32> = std::iter::once(first).chain(children).collect();
-        for pid in all {
-            if let Some(pid) = Pid::from_raw(pid) {
-                signal(pid, Signal::KILL)?;
+        // None of them sees another die and says one thing more.
+        for what in [Signal::STOP, Signal::KILL] {
+            for pid in all.iter().filter_map(|pid| Pid::from_raw(*pid)) {
+                signal(pid, what)?;
             }
         }
         let gone = || Ok(!Path::new(&format!("/proc/{first}")).exists() || is_zombie(first));

@@ -575,11 +575,10 @@ impl<'y> Storm<'y> {
             if worker.is_alive() {
                 // One that begins just now does not hear yet that it is to leave.
                 let is_ready = || worker.was_ready(self.yard);
-                clock::until(
-                    "a worker is ready to leave",
-                    Duration::from_secs(30),
-                    is_ready,
-                )?;
+                let patience = Duration::from_secs(30);
+                if let Err(error) = clock::until("it is ready", patience, is_ready) {
+                    wrong.push(format!("{}: {error:#}", worker.life()));
+                }
                 let ended = worker.drain()?;
                 if ended.code() != Some(143) {
                     wrong.push(format!("{} ended with {ended}", worker.life()));

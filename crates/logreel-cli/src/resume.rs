@@ -271,7 +271,7 @@ async fn all(acting: Acting, mut signals: Signals, out: &mut Output) -> anyhow::
     }
     // A child's parent is to go on too, once the child has ended.
     let (mut taken, mut left): (Vec<RunId>, Vec<RunId>) = (Vec::new(), Vec::new());
-    let mut unreadable = None;
+    let mut worst = None;
     for run in ready {
         let looked = async {
             let root = settle::root(&*acting.store, run).await?;
@@ -281,21 +281,15 @@ async fn all(acting: Acting, mut signals: Signals, out: &mut Output) -> anyhow::
         };
         let (root, entry, changed) = match looked.await {
             Ok(looked) => looked,
+            Err(error) if patience::is_away(&error) && taken.is_empty() => return Err(error),
             // Who left now would stop those that were taken already.
-            Err(error) if patience::is_away(&error) && !taken.is_empty() => {
-                tracing::warn!(%error, "the store cannot be reached; other runs are left to the next resume");
+            Err(error) if patience::is_away(&error) => {
+                worst.get_or_insert(leave_alone(&run, &error, out));
                 break;
             }
-            Err(error) if patience::is_away(&error) => return Err(error),
+            // One that cannot be read keeps nobody from the others.
             Err(error) => {
-                // One that cannot be read keeps nobody from the others.
-                let Some(failure) = failure_of(&error) else {
-                    return Err(error);
-                };
-                let message = format!("{} is left alone: {}", run.short(), failure.message);
-                let failure = Failure { message, ..failure };
-                error::tell(&failure, out.json);
-                unreadable.get_or_insert(failure.kind.exit_code());
+                worst.get_or_insert(leave_alone(&run, &error, out));
                 continue;
             }
         };
@@ -311,6 +305,10 @@ async fn all(acting: Acting, mut signals: Signals, out: &mut Output) -> anyhow::
             Ok(_) if taken.contains(&root) => {}
             Ok(_) => taken.push(root),
             Err(Error::Driven { .. } | Error::Waiting { .. } | Error::Ended { .. }) => {}
+            // The store's fault, and not what the run lacks here.
+            Err(error) if error.kind().exit_code() == ErrorKind::Unavailable.exit_code() => {
+                worst.get_or_insert(leave_alone(&run, &error.into(), out));
+            }
             Err(error) => out.note(format!("{} is left alone: {error}", run.short())),
         }
     }
@@ -326,7 +324,27 @@ async fn all(acting: Acting, mut signals: Signals, out: &mut Output) -> anyhow::
     let first = [FAILED, CANCELLED, WAITS]
         .into_iter()
         .find(|it| codes.contains(it));
-    Ok(first.or(unreadable).unwrap_or(0))
+    Ok(first.or(worst).unwrap_or(0))
+}
+
+/// Says why a run is not gone on with; the exit code for it.
+fn leave_alone(run: &RunId, error: &anyhow::Error, out: &Output) -> u8 {
+    let (kind, message, hint) = match failure_of(error) {
+        Some(Failure {
+            kind,
+            message,
+            hint,
+        }) => (kind, message, hint),
+        None => (ErrorKind::Unavailable, error.to_string(), None),
+    };
+    let message = format!("{} is left alone: {message}", run.short());
+    let failure = Failure {
+        kind,
+        message,
+        hint,
+    };
+    error::tell(&failure, out.json);
+    kind.exit_code()
 }
 
 fn ended(entry: &Entry) -> Failure {
