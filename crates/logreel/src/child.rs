@@ -477,10 +477,10 @@ impl Inner {
 
     /// Cancels a run that is driven here and whose parent has ended: its cancel may have died before
     /// it came to this child.
-    pub(crate) async fn cancel_if_forsaken(&self, run: &RunId) -> Result<(), crate::Error> {
-        let entry = self.store.entry(run).await?;
-        if !entry.row.status().is_terminal() && self.is_forsaken(&entry).await? {
-            self.cancel(run, Some(FORSAKEN.to_owned())).await?;
+    pub(crate) async fn cancel_if_forsaken(&self, entry: &Entry) -> Result<(), crate::Error> {
+        if !entry.row.status().is_terminal() && self.is_forsaken(entry).await? {
+            self.cancel(&entry.row.run, Some(FORSAKEN.to_owned()))
+                .await?;
         }
         Ok(())
     }

@@ -87,8 +87,10 @@ async fn drive(
     let mut loaded = None;
     let drove = drive_to_stop(engine, lease, def, accept_spec_change, &mut loaded).await;
     let released = give_back(engine, lease).await;
+    // Of what is another's by now that one tells.
+    let is_lost = loaded.as_ref().is_some_and(|journal| journal.is_lost());
     // What others appended between the last look and the release found the run driven.
-    if let Some(entry) = released.filter(|entry| entry.epoch == lease.epoch) {
+    if let Some(entry) = released.filter(|entry| !is_lost && entry.epoch == lease.epoch) {
         let told = loaded.map(|journal| journal.with_state(|state| state.row.head.seq));
         let from = told.map_or(Seq::FIRST, Seq::next);
         engine
@@ -331,8 +333,11 @@ async fn watch_over(
                         true => Looked::Read,
                         false => journal.look(None).await?,
                     };
-                    engine.cancel_if_forsaken(&journal.run).await?;
-                    check_place(journal).await?;
+                    // Whoever takes the place of a driver that was frozen fences it, and leaves no event that says so.
+                    let entry = engine.store.entry(&journal.run).await?;
+                    if journal.still_holds(&entry) {
+                        engine.cancel_if_forsaken(&entry).await?;
+                    }
                     Ok(looked)
                 };
                 looked = heard(journal, all.await, &mut outage);
@@ -370,18 +375,6 @@ fn heard(journal: &Journal, looked: Result<Looked, Error>, outage: &mut Outage) 
             Looked::Read
         }
     }
-}
-
-/// Whoever takes the place of a driver that was frozen fences it, and leaves no event that says so.
-async fn check_place(journal: &Journal) -> Result<(), Error> {
-    if journal.with_state(|state| state.row.facts.limit.is_none()) {
-        return Ok(());
-    }
-    if journal.store.entry(&journal.run).await?.epoch > journal.epoch {
-        let why = "its lease ran out, and another run has its place";
-        journal.stop(Stop::Lost(why.to_owned()));
-    }
-    Ok(())
 }
 
 /// Resolves when the function has nothing to do but wait for something that may take long.
@@ -603,6 +596,10 @@ async fn renew_first(execution: &Execution) -> Result<(), TaskError> {
                 return std::future::pending().await;
             }
         }
+    }
+    // Another task of this run may have heard it meanwhile.
+    if journal.is_lost() {
+        return std::future::pending().await;
     }
     Ok(())
 }

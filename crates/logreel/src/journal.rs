@@ -217,8 +217,9 @@ impl Journal {
             answered_again: AtomicU64::new(0),
             asking: AtomicUsize::new(0),
         };
-        journal.notice_stops();
+        // First: that the run is another's matters more than what it is told to do.
         journal.still_holds(&entry);
+        journal.notice_stops();
         Ok(journal)
     }
 
@@ -279,8 +280,9 @@ impl Journal {
         self.stop.borrow().clone()
     }
 
+    /// Whether this driver appends nothing more, also when it had been told to stop for another reason before.
     pub(crate) fn is_lost(&self) -> bool {
-        matches!(*self.stop.borrow(), Some(Stop::Lost(_)))
+        matches!(*self.stop.borrow(), Some(Stop::Lost(_))) || self.folded().dead.is_some()
     }
 
     pub(crate) fn is_stopped(&self) -> bool {
@@ -351,6 +353,12 @@ impl Journal {
     pub(crate) async fn flush(&self) {
         let mut writer = self.writer.lock().await;
         loop {
+            // What was on its way is not sent again either: it could land in what is another's by now.
+            let dead = self.folded().dead.clone();
+            if let Some(error) = dead {
+                self.give_up(writer.take(), &error);
+                return;
+            }
             if writer.is_none() {
                 *writer = self.next_batch();
             }

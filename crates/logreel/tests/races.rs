@@ -625,3 +625,45 @@ async fn a_driver_that_comes_second_under_its_epoch_appends_nothing_more() {
     let log = other.read(&run, Seq::FIRST, 10).await.unwrap();
     assert_eq!(log.items.len(), 2, "{log:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_on_its_way_when_a_driver_learns_that_the_run_is_anothers_is_not_sent_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("runs.db");
+    let open = || {
+        let options = Options {
+            create: true,
+            ..Options::default()
+        };
+        Arc::new(SqliteStore::open(&path, options).unwrap())
+    };
+    let (faults, other) = (Faults::new(), open());
+    let faulty = FaultyStore::new(open(), faults.clone());
+    let engine = Engine::builder().store(Arc::new(faulty)).build();
+    let engine = engine.await.unwrap();
+    let owner = elsewhere(&*other).await;
+    // Nothing is appended by the other, so that only a look at the lease can tell; the answers to the driver's own first
+    // append are lost for longer than it takes to look.
+    faults.before(2, {
+        let path = path.clone();
+        async move {
+            let sql = rusqlite::Connection::open(&path).unwrap();
+            let owner = owner.0.cast_signed();
+            sql.execute("UPDATE live SET owner = ?1", [owner]).unwrap();
+        }
+    });
+    for nth in 2..8 {
+        faults.fail(nth, Fault::Lost);
+    }
+    let run = echo(&engine).start(&1).await.unwrap();
+    let has_left = async {
+        while engine.driving() > 0 {
+            engine.env().sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let has_left = tokio::time::timeout(Duration::from_secs(30), has_left).await;
+    has_left.expect("it is noticed");
+    engine.close().await.unwrap();
+    let log = other.read(&run.id(), Seq::FIRST, 10).await.unwrap();
+    assert_eq!(log.items.len(), 1, "{log:?}");
+}
