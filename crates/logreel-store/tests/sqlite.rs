@@ -778,15 +778,17 @@ async fn what_cannot_be_read_keeps_no_place_and_no_child_from_its_end() {
         };
         store.create(new).await.unwrap().entry().row.run
     };
-    let limited = || RunStarted {
+    let limited = |key: &str| RunStarted {
         limit: Some(RunLimit {
-            key: "gpu".into(),
+            key: key.into(),
             max: 1,
         }),
         ..started()
     };
-    let damaged = create(limited(), Some(silent)).await;
-    let next = create(limited(), None).await;
+    let damaged = create(limited("gpu"), Some(silent)).await;
+    let next = create(limited("gpu"), None).await;
+    let ended = create(limited("cpu"), Some(silent)).await;
+    let beside = create(limited("cpu"), None).await;
     let parent = Parent {
         relation: Relation::Child,
         run: damaged,
@@ -798,7 +800,10 @@ async fn what_cannot_be_read_keeps_no_place_and_no_child_from_its_end() {
     };
     let child = create(child, None).await;
     place.sql(&format!(
-        "UPDATE runs SET facts = '{{' WHERE run = '{damaged}'"
+        "UPDATE runs SET facts = '{{' WHERE run IN ('{damaged}', '{ended}')"
+    ));
+    place.sql(&format!(
+        "UPDATE runs SET status = 'completed' WHERE run = '{ended}'"
     ));
     assert!(matches!(
         store.claim(&next, here).await.unwrap(),
@@ -809,11 +814,22 @@ async fn what_cannot_be_read_keeps_no_place_and_no_child_from_its_end() {
     env.advance(Duration::from_secs(2));
     let claimed = store.claim(&next, here).await.unwrap();
     assert!(matches!(claimed, ClaimOutcome::Claimed(_)), "{claimed:?}");
+    // One that has ended is for nobody to go for.
+    let claimed = store.claim(&beside, here).await.unwrap();
+    assert!(matches!(claimed, ClaimOutcome::Claimed(_)), "{claimed:?}");
+    store.release(&beside, Epoch(1), here).await.unwrap();
+    let all = [Claimable {
+        kind: RunKind::Task,
+        agents: None,
+        specs: None,
+    }];
+    let found = store.claimable(&all, &[], 10).await.unwrap();
+    assert_eq!(found, [beside, child]);
     cancel(&store, &child).await;
     let ended = store.entry(&child).await.unwrap();
     assert_eq!(ended.row.status(), Status::Cancelled);
     // Nor of a driver that lives: it is told what is wrong when it gives it back, which it has done then.
-    let third = create(limited(), None).await;
+    let third = create(limited("gpu"), None).await;
     place.sql(&format!(
         "UPDATE runs SET facts = '{{' WHERE run = '{next}'"
     ));

@@ -371,16 +371,25 @@ pub(super) async fn let_go(tx: &Tx, run: RunId, epoch: Epoch, owner: OwnerId) ->
     let Some(held) = held.into_iter().find(is_it) else {
         return Ok(());
     };
-    drop_lease(tx, held.id).await?;
-    if held.has_ended {
-        retire(tx, held.id, &run).await?;
+    leave_unread(tx, held.id).await?;
+    limit::call_next(tx, held.id, held.limit.as_ref()).await
+}
+
+/// A run that cannot be read is in nobody's hands any more. Whoever goes for it is told what is wrong with it, unless it
+/// has ended.
+pub(super) async fn leave_unread(tx: &Tx, id: i64) -> Result<(), Halt> {
+    drop_lease(tx, id).await?;
+    let sql = "SELECT run, status IN ('completed', 'failed', 'cancelled') FROM runs WHERE id = $1";
+    let row = tx.one(sql, &[&id]).await?;
+    let run = rows::run_id(row.try_get(0)?)?;
+    if row.try_get(1)? {
+        retire(tx, id, &run).await?;
     } else {
-        // Whoever goes for it is told what is wrong with it.
         let sql = "UPDATE queue SET ready_at = $2 WHERE run = $1";
-        tx.exec(sql, &[&held.id, &rows::NOW]).await?;
+        tx.exec(sql, &[&id, &rows::NOW]).await?;
     }
     tx.ring_everywhere(run);
-    limit::call_next(tx, held.id, held.limit.as_ref()).await
+    Ok(())
 }
 
 /// Gives a lease back, if it is still this driver's.

@@ -11,7 +11,7 @@ use logreel_core::event::RunLimit;
 
 use super::append::settle;
 use super::failure::Halt;
-use super::lease::{drop_lease, lapse};
+use super::lease::{drop_lease, lapse, leave_unread};
 use super::owners::{Life, OWNER, OWNER_COLUMNS};
 use super::rows;
 use super::writer::Tx;
@@ -141,19 +141,15 @@ async fn fence_silent(tx: &Tx, limit: &RunLimit, except: Option<i64>) -> Result<
             continue;
         }
         lapse(tx, id, epoch, holder).await?;
-        drop_lease(tx, id).await?;
         tx.exec("UPDATE live SET epoch = epoch + 1 WHERE run = $1", &[&id])
             .await?;
         match stored {
             Some(stored) => {
+                drop_lease(tx, id).await?;
                 settle(tx, id, &stored.tip()?).await?;
                 tx.ring_everywhere(stored.row.run);
             }
-            // Whoever goes for it is told what is wrong with it.
-            None => {
-                let sql = "UPDATE queue SET ready_at = $2 WHERE run = $1";
-                tx.exec(sql, &[&id, &rows::NOW]).await?;
-            }
+            None => leave_unread(tx, id).await?,
         }
     }
     Ok(())

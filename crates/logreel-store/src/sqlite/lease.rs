@@ -310,17 +310,29 @@ pub(super) fn let_go(
     let Some(held) = held.into_iter().find(is_it) else {
         return Ok(());
     };
-    drop_lease(tx, held.id)?;
-    if held.has_ended {
-        retire(tx, held.id, &run)?;
+    leave_unread(tx, held.id)?;
+    limit::call_next(tx, held.id, held.limit.as_ref())
+}
+
+/// A run that cannot be read is in nobody's hands any more. Whoever goes for it is told what is wrong with it, unless it
+/// has ended.
+pub(super) fn leave_unread(tx: &mut Tx<'_>, id: i64) -> Result<(), Halt> {
+    drop_lease(tx, id)?;
+    let sql = "SELECT run, status IN ('completed', 'failed', 'cancelled') FROM runs WHERE id = ?1";
+    let (run, has_ended): (String, bool) = tx
+        .conn
+        .prepare_cached(sql)?
+        .query_row([id], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let run = rows::run_id(&run)?;
+    if has_ended {
+        retire(tx, id, &run)?;
     } else {
-        // Whoever goes for it is told what is wrong with it.
         tx.conn
             .prepare_cached("UPDATE live SET ready_at = ?2 WHERE run = ?1")?
-            .execute(params![held.id, rows::NOW])?;
+            .execute(params![id, rows::NOW])?;
     }
     tx.ring_everywhere(run)?;
-    limit::call_next(tx, held.id, held.limit.as_ref())
+    Ok(())
 }
 
 /// Gives a lease back, if it is still this driver's.

@@ -12,7 +12,7 @@ use rusqlite::{Connection, params};
 
 use super::append::settle;
 use super::failure::Halt;
-use super::lease::{drop_lease, lapse};
+use super::lease::{drop_lease, lapse, leave_unread};
 use super::open::Shared;
 use super::owners::Life;
 use super::rows;
@@ -134,21 +134,16 @@ fn fence_silent(tx: &mut Tx<'_>, limit: &RunLimit, except: Option<i64>) -> Resul
             Err(halt) => return Err(halt),
         };
         lapse(tx, id, Epoch(epoch.cast_unsigned()), owner)?;
-        drop_lease(tx, id)?;
         tx.conn
             .prepare_cached("UPDATE live SET epoch = epoch + 1 WHERE run = ?1")?
             .execute([id])?;
         match stored {
             Some(stored) => {
+                drop_lease(tx, id)?;
                 settle(tx, id, &stored.tip()?)?;
                 tx.ring_everywhere(stored.row.run)?;
             }
-            // Whoever goes for it is told what is wrong with it.
-            None => {
-                tx.conn
-                    .prepare_cached("UPDATE live SET ready_at = ?2 WHERE run = ?1")?
-                    .execute(params![id, rows::NOW])?;
-            }
+            None => leave_unread(tx, id)?,
         }
     }
     Ok(())
