@@ -15,7 +15,7 @@ use deadpool_postgres::{Object, Pool};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, oneshot};
-use tokio::time::{Instant, Sleep};
+use tokio::time::{Instant, Sleep, timeout};
 use tokio_postgres::Statement;
 
 use super::clock::Clock;
@@ -36,6 +36,8 @@ const LONG: Duration = Duration::from_millis(20);
 const CROWD: usize = 16;
 /// Statements beside each other for that reason.
 const ABREAST: usize = 2;
+/// How long a crowd does without the second one when the database has no connection for it.
+const SECOND_AGAIN: Duration = Duration::from_secs(1);
 /// After so many turns for one append alone one sends for itself. Where many runs append, whoever came first would
 /// always leave without the others.
 const ALONE: u32 = 4;
@@ -199,9 +201,11 @@ impl Turns {
     }
 
     /// From one who is on its way still.
-    fn seize(self: &Arc<Self>) -> Turn {
+    fn seize(self: &Arc<Self>) -> (Turn, Option<Box<Wire>>) {
         let mut now = self.now();
-        self.begin(&mut now)
+        // Who was on its way may have come back a moment ago.
+        let wire = now.wire.take().filter(|wire| !wire.is_closed());
+        (self.begin(&mut now), wire)
     }
 
     fn begin(self: &Arc<Self>, now: &mut Now) -> Turn {
@@ -263,6 +267,7 @@ impl Answers {
 /// Sends what waits, batch by batch, until nobody is left who could ask for it.
 async fn send_all(pool: Pool, mut jobs: mpsc::Receiver<Job>, turns: Arc<Turns>) {
     let mut flights = FuturesUnordered::new();
+    let mut second_from = Instant::now();
     loop {
         let first = tokio::select! {
             biased;
@@ -276,14 +281,21 @@ async fn send_all(pool: Pool, mut jobs: mpsc::Receiver<Job>, turns: Arc<Turns>) 
             if let Some(taken) = turns.take() {
                 break taken;
             }
-            if batch.len() >= CROWD && flights.len() < ABREAST {
-                break (turns.seize(), None);
+            if batch.len() >= CROWD && flights.len() < ABREAST && Instant::now() >= second_from {
+                // The first one works: a database that gives no second one is no reason to fail anybody.
+                match timeout(LONG, connect::get(&pool)).await {
+                    Ok(Ok(client)) => {
+                        let (turn, wire) = turns.seize();
+                        break (turn, wire.or_else(|| Some(Wire::new(client))));
+                    }
+                    Ok(Err(_)) | Err(_) => second_from = Instant::now() + SECOND_AGAIN,
+                }
             }
             tokio::select! {
                 biased;
                 Some(()) = flights.next() => {}
                 () = turns.free.notified() => {}
-                () = &mut long, if flights.len() < FLIGHTS => break (turns.seize(), None),
+                () = &mut long, if flights.len() < FLIGHTS => break turns.seize(),
                 Some(job) = jobs.recv(), if batch.len() < BATCH => batch.push(job),
             }
         };

@@ -63,10 +63,12 @@ pub(super) fn may_retry(error: &tokio_postgres::Error) -> bool {
 
 /// Whether the database itself answered, so that the outcome of what was sent is known.
 pub(super) fn was_answered(error: &tokio_postgres::Error) -> bool {
-    // An answer of class 57 or 08 may come while the server goes down in the middle of a commit.
-    error
-        .code()
-        .is_some_and(|code| !matches!(&code.code()[..2], "57" | "08"))
+    // An answer of class 57 or 08 may come while the server goes down in the middle of a commit, and 40003 says itself
+    // that nobody knows.
+    error.code().is_some_and(|code| {
+        !matches!(&code.code()[..2], "57" | "08")
+            && *code != SqlState::T_R_STATEMENT_COMPLETION_UNKNOWN
+    })
 }
 
 /// What PostgreSQL's error means and what to do about it.
