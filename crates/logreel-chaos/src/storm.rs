@@ -173,7 +173,7 @@ impl Settings {
             taken_up: in_long,
             settled: in_long,
             questions: in_long,
-            repeats_most: 1 + in_long,
+            repeats_most: 2,
         }
     }
 }
@@ -253,7 +253,10 @@ impl<'y> Storm<'y> {
         }
         let (port, door) = (self.port, Door::Server(self.port));
         let calm = witness.start_calm(self.yard, port)?;
-        let has_ended = || Ok(ended(&self.database)? == calm);
+        let has_ended = || {
+            pause(millis(200));
+            Ok(ended(&self.database)? == calm)
+        };
         clock::until("undisturbed runs end", Duration::from_secs(60), has_ended)?;
 
         let begun = now();
@@ -276,6 +279,14 @@ impl<'y> Storm<'y> {
             let mut done = Done::default();
             let all = settings.runs + calm;
             let weathered = self.weather((settings, all), begun, &mut done, &mut report);
+            // Whoever starts runs needs a server, and one that found no database when it began has left.
+            let mut looked_after = Ok(());
+            while looked_after.is_ok() && !starting.is_finished() {
+                looked_after = self
+                    .follow_up(now())
+                    .and_then(|()| self.keep_alive(&mut done));
+                pause(millis(20));
+            }
             let started = match starting.join() {
                 Ok(started) => started,
                 Err(_) => Err(anyhow::anyhow!("whoever starts runs panicked")),
@@ -283,6 +294,8 @@ impl<'y> Storm<'y> {
             let ends = clock::until("every run ends", Duration::from_secs(90), || {
                 self.follow_up(now())?;
                 self.keep_alive(&mut done)?;
+                // Each look is a process: the runs need the machine more.
+                pause(millis(200));
                 Ok(ended(&database).unwrap_or(0) == all)
             });
             if let Err(error) = ends {
@@ -290,6 +303,7 @@ impl<'y> Storm<'y> {
             }
             witness.is_over.store(true, Ordering::SeqCst);
             weathered?;
+            looked_after?;
             started.map(|()| done)
         })?;
         report.tell("all runs had ended after", format!("{:.1?}", now() - begun));

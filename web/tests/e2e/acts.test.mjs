@@ -6,7 +6,7 @@ import { readFileSync } from "node:fs";
 import { dirname } from "node:path";
 import { after, before, test } from "node:test";
 import { copied, counts, launch, open, Place, reaches, shown, status, stopAll } from "./harness.mjs";
-import { ACTS, AGENT, STEADY, writeAll } from "./specs.mjs";
+import { ACTS, AGENT, HELD, letGo, writeAll } from "./specs.mjs";
 
 let browser;
 let place;
@@ -14,7 +14,7 @@ let place;
 before(async () => {
   browser = await launch();
   place = new Place();
-  writeAll(place, AGENT, STEADY, ACTS);
+  writeAll(place, AGENT, HELD, ACTS);
   await place.serve();
 });
 
@@ -31,12 +31,13 @@ const closed = async (page) => {
 };
 
 test("pause and resume", async () => {
-  const run = await place.start("steady");
+  const run = await place.start("held");
   const page = await opened(run);
   await status(page, "executing");
   await page.getByRole("button", { name: "Pause" }).click();
   await status(page, "paused");
   await page.keyboard.press("p");
+  letGo(place, run);
   await status(page, "completed");
   assert.deepEqual(
     place.log(run).filter((event) => event.kind.startsWith("wait.")).map((event) => event.kind),
@@ -146,12 +147,13 @@ test("download the log, and it verifies", async () => {
 });
 
 test("a network that goes away and comes back is said, and nothing is reloaded", async () => {
-  const run = await place.start("steady");
+  const run = await place.start("held");
   const page = await opened(run, "/events");
   await reaches(page, 6);
   await page.context().setOffline(true);
   await page.getByText("reconnecting…").waitFor();
   await page.context().setOffline(false);
+  letGo(place, run);
   await status(page, "completed");
   const log = place.log(run).map((event) => `${event.seq} ${event.kind}`);
   await counts(page, log.length);
@@ -199,14 +201,14 @@ test("every act can be copied, and a shell does with it what the page would", as
     await page.keyboard.press("Escape");
     return text;
   };
-  const run = await place.start("steady");
+  const run = await place.start("held");
   const page = await opened(run);
   await status(page, "executing");
   shell(await list("Pause", "Copy as curl"));
   await status(page, "paused");
   const resume = await list("Resume", "Copy as curl");
   assert.match(await list("Resume", "Copy as CLI"), new RegExp(`^logreel resume ${run}$`));
-  assert.match(shell(await list("Show it", "Copy as CLI")), /steady/);
+  assert.match(shell(await list("Show it", "Copy as CLI")), /held/);
   assert.equal(JSON.parse(shell(await list("Show it", "Copy as curl"))).id, run);
   shell(await list("Download (JSON Lines)", "Copy as CLI"));
   place.cli("verify", `${run}.jsonl`);

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import http from "node:http";
 import { after, before, test } from "node:test";
 import { counts, hiding, launch, Network, open, Place, reaches, shown, status, stopAll, until } from "./harness.mjs";
-import { AGENT, APPROVAL, HOSTILE, LONG, STEADY, writeAll } from "./specs.mjs";
+import { AGENT, APPROVAL, HELD, HOSTILE, letGo, LONG, writeAll } from "./specs.mjs";
 
 let browser;
 let place;
@@ -12,7 +12,7 @@ let place;
 before(async () => {
   browser = await launch();
   place = new Place();
-  writeAll(place, AGENT, STEADY, APPROVAL, LONG, HOSTILE);
+  writeAll(place, AGENT, HELD, APPROVAL, LONG, HOSTILE);
   await place.serve();
 });
 
@@ -155,10 +155,11 @@ test("the server is killed in the middle of a stream: no event is lost or double
     await page.getByText("reconnecting…").waitFor();
     const before = Number(await page.locator(".event-row").last().getAttribute("data-seq"));
     await place.serve();
-    await reaches(page, before + 6);
+    // How far it gets meanwhile depends on the machine; it cannot be over.
+    await reaches(page, before + 1);
     await page.getByText("reconnecting…").waitFor({ state: "detached" });
   }
-  place.write("specs/held.go", "");
+  letGo(place, run);
   await status(page, "completed");
   assert.ok(await page.evaluate(() => window.sameDocument));
   await agrees(page, run);
@@ -230,6 +231,7 @@ test("a run that is erased or pruned while it is open says so", async () => {
 
 test("a page of another origin can neither read nor act, nor can a foreign name", async () => {
   const run = await place.start("long");
+  await until("it is driven", () => place.show(run).status === "executing");
   const stranger = http.createServer((_, response) => {
     response.writeHead(200, { "Content-Type": "text/html" });
     response.end("<!doctype html><title>stranger</title>");
@@ -384,10 +386,11 @@ test("the server comes back with another store, and then with the first: the pag
   for (const it of [list, page]) await it.evaluate(() => (window.sameDocument = true));
   await one.kill();
   two.port = one.port;
+  // The place in the stream is none of this store's; a page that kept it would never hear of anything again.
+  const told = list.locator(".toast", { hasText: "another store" }).waitFor();
   await two.serve();
   await two.start("release", { input: "second" });
-  // The place in the stream is none of this store's; a page that kept it would never hear of anything again.
-  await list.locator(".toast", { hasText: "another store" }).waitFor();
+  await told; // it stays for four seconds only
   await list.locator(".run-row", { hasText: "Publish version second?" }).waitFor();
   assert.equal(await list.locator(".run-row", { hasText: "first" }).count(), 0);
   await two.start("release", { input: "third" });

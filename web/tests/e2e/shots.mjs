@@ -4,13 +4,13 @@
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import { launch, open, Place, status, stopAll } from "./harness.mjs";
-import { ACTS, AGENT, APPROVAL, HOSTILE, LONG, STEADY, writeAll } from "./specs.mjs";
+import { ACTS, AGENT, APPROVAL, HELD, HOSTILE, LONG, writeAll } from "./specs.mjs";
 
 const folder = process.argv[2] ?? "shots";
 mkdirSync(folder, { recursive: true });
 const browser = await launch();
 const place = new Place();
-writeAll(place, ACTS, AGENT, APPROVAL, HOSTILE, LONG, STEADY);
+writeAll(place, ACTS, AGENT, APPROVAL, HOSTILE, LONG, HELD);
 place.write(
   "specs/audit.toml",
   `name = "audit"

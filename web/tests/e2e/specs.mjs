@@ -31,20 +31,18 @@ ask = ["fs.write"]
     line({ text: "It is written: the note says kept.", chunks: 8, delay_ms: 300, usage: { input_tokens: 1500, output_tokens: 20 } }),
 };
 
-/** Forty steps, one after the other, of a sixth of a second: longer than a busy machine takes to open a page. */
-const steps = (name, last) =>
-  `name = "${name}"\n` +
-  Array.from({ length: 40 }, (_, i) => {
-    const needs = i === 0 ? "" : `needs = ["s${i - 1}"]\n`;
-    const run = i === 39 ? last : `sleep 0.16; echo ${i}`;
-    return `[[step]]\nid = "s${i}"\n${needs}effect = "read"\nrun = "${run}"\n`;
-  }).join("");
-
-/** The second ends only when it is told to, however long it takes to kill its server twice. */
-export const STEADY = {
-  "specs/steady.toml": steps("steady", "sleep 0.16; echo 39"),
-  "specs/held.toml": steps("held", "until [ -e held.go ]; do sleep 0.05; done; echo 39"),
+/** Forty steps, one after the other, of a sixth of a second; the last ends only when it is told to (`letGo`), however long the page takes. */
+export const HELD = {
+  "specs/held.toml":
+    `name = "held"\n` +
+    Array.from({ length: 40 }, (_, i) => {
+      const needs = i === 0 ? "" : `needs = ["s${i - 1}"]\n`;
+      const run = i === 39 ? "until [ -e $LOGREEL_RUN.go ]; do sleep 0.05; done; echo 39" : `sleep 0.16; echo ${i}`;
+      return `[[step]]\nid = "s${i}"\n${needs}effect = "read"\nrun = "${run}"\n`;
+    }).join(""),
 };
+
+export const letGo = (place, run) => place.write(`specs/${run}.go`, "");
 
 export const APPROVAL = {
   "specs/release.toml": `name = "release"

@@ -124,7 +124,7 @@ async fn what_was_committed_when_the_answer_was_lost_is_there_once_on_postgres()
 async fn whoever_is_told_to_give_way_tries_again_on_postgres() {
     let (url, schema) = in_schema(&server());
     let locks = TempDir::new().unwrap();
-    let url = format!("{url}%20-cdeadlock_timeout%3D2s");
+    let url = format!("{url}%20-cdeadlock_timeout%3D4s");
     let store = PostgresStore::open(&url, options(&locks)).await.unwrap();
     let pen = Arc::new(Pen::new(store).await);
     let admin = admin().await;
@@ -142,7 +142,7 @@ async fn whoever_is_told_to_give_way_tries_again_on_postgres() {
         })
     };
     wait_for_blocked(&admin, 1).await;
-    // The store's side notices first, after its two seconds, and gives way.
+    // The store's side notices first, after its four seconds, and gives way.
     admin
         .batch_execute("SELECT 1 FROM live FOR UPDATE")
         .await

@@ -77,7 +77,7 @@ async fn whoever_follows_all_runs_is_told_of_each_event_once_on_postgres() {
     wait_for_blocked(&admin, 1).await;
     // The others go on for longer than a reader goes back each time, and the reader with them.
     let (began, mut rounds) = (SystemEnv.monotonic(), 0);
-    while SystemEnv.monotonic() - began < Duration::from_millis(1_500) {
+    while rounds < 12 || SystemEnv.monotonic() - began < Duration::from_millis(1_500) {
         for pen in &mut quick {
             pen.write("quick").await.expect("it lands");
         }
@@ -181,9 +181,11 @@ async fn another_process_hears_by_the_doorbell_and_without_it_on_postgres() {
         let mut pen = Pen::new(store).await;
         let mut bell = other.watch(&pen.run);
         let mut took = Vec::new();
-        for index in 0..25 {
+        // The first ones come while the doorbell is put up.
+        let up = SystemEnv.monotonic() + Duration::from_millis(1_500);
+        while took.len() < 15 {
             let head = pen.head.seq;
-            pen.write(&format!("{index}")).await.expect("it lands");
+            pen.write("ring").await.expect("it lands");
             let began = SystemEnv.monotonic();
             loop {
                 assert!(bell.rung().await, "the store is there");
@@ -192,17 +194,18 @@ async fn another_process_hears_by_the_doorbell_and_without_it_on_postgres() {
                     break;
                 }
             }
-            took.push(SystemEnv.monotonic() - began);
+            if began > up {
+                took.push(SystemEnv.monotonic() - began);
+            }
         }
-        // The first ones come while the doorbell is put up.
-        let mut took = took.split_off(10);
         took.sort_unstable();
         let median = took[took.len() / 2];
         println!(
             "doorbell {doorbell}: median {median:?}, most {:?}",
             took[took.len() - 1]
         );
-        let most = if doorbell { 20 } else { 200 };
+        // Without a ring whoever has the doorbell looks every 100 ms.
+        let most = if doorbell { 60 } else { 200 };
         assert!(median < Duration::from_millis(most), "{doorbell}: {took:?}");
     }
 }

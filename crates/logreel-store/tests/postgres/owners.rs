@@ -48,7 +48,7 @@ async fn an_owner_lives_without_its_lock_file_on_postgres() {
 async fn a_clock_of_the_database_that_was_ahead_keeps_nobody_alive_on_postgres() {
     let (url, schema) = in_schema(&server());
     let locks = TempDir::new().unwrap();
-    let lease = Duration::from_secs(2);
+    let lease = Duration::from_secs(6);
     let open = async || {
         let options = Options {
             lease,
@@ -69,9 +69,12 @@ async fn a_clock_of_the_database_that_was_ahead_keeps_nobody_alive_on_postgres()
         entry.driver.expect("it is driven").alive
     };
     while is_alive(&lost).await {
-        living.store.beat(living.owner).await.expect("a beat");
+        // One that takes longer than a quarter of the lease, because the machine is busy, is made up for by the next.
+        if let Err(error) = living.store.beat(living.owner).await {
+            println!("a beat: {error}");
+        }
         let waited = SystemEnv.monotonic() - began;
-        assert!(waited < Duration::from_secs(20), "it never ends");
+        assert!(waited < Duration::from_secs(60), "it never ends");
         SystemEnv.sleep(Duration::from_millis(100)).await;
     }
     let waited = SystemEnv.monotonic() - began;
@@ -153,7 +156,7 @@ async fn a_beat_is_heard_while_all_connections_wait_on_postgres() {
     let locks = TempDir::new().unwrap();
     let few = Options {
         connections: 2,
-        lease: Duration::from_secs(4),
+        lease: Duration::from_secs(12),
         ..options(&locks)
     };
     let store = PostgresStore::open(&url, few).await.unwrap();
@@ -171,7 +174,7 @@ async fn a_beat_is_heard_while_all_connections_wait_on_postgres() {
     pen.store.beat(pen.owner).await.expect("it is heard");
     let took = SystemEnv.monotonic() - began;
     assert!(
-        took < Duration::from_secs(1),
+        took < Duration::from_secs(3),
         "a quarter of the lease: {took:?}"
     );
     admin.batch_execute("ROLLBACK").await.unwrap();
@@ -403,15 +406,23 @@ async fn what_cannot_be_read_keeps_no_place_and_no_child_from_its_end_on_postgre
     for owner in [&silent, &here] {
         store.join(owner).await.expect("it joins");
     }
-    let limited = || RunStarted {
+    let limited = |key: &str| RunStarted {
         limit: Some(RunLimit {
-            key: "gpu".into(),
+            key: key.into(),
             max: 1,
         }),
         ..started()
     };
-    let damaged = created(&store, limited(), Some(silent.id)).await.row.run;
-    let next = queued(&store, limited()).await.row.run;
+    let damaged = created(&store, limited("gpu"), Some(silent.id))
+        .await
+        .row
+        .run;
+    let next = queued(&store, limited("gpu")).await.row.run;
+    let ended = created(&store, limited("cpu"), Some(silent.id))
+        .await
+        .row
+        .run;
+    let beside = queued(&store, limited("cpu")).await.row.run;
     let parent = Parent {
         relation: Relation::Child,
         run: damaged,
@@ -423,7 +434,8 @@ async fn what_cannot_be_read_keeps_no_place_and_no_child_from_its_end_on_postgre
     };
     let child = queued(&store, child).await.row.run;
     let sql = format!(
-        "UPDATE {schema}.runs SET facts = '{{' WHERE run = '{damaged}';
+        "UPDATE {schema}.runs SET facts = '{{' WHERE run IN ('{damaged}', '{ended}');
+         UPDATE {schema}.runs SET status = 'completed' WHERE run = '{ended}';
          UPDATE {schema}.owners SET beat_at = beat_at - 60000000 WHERE id = {}",
         silent.id.0.cast_signed()
     );
@@ -433,6 +445,17 @@ async fn what_cannot_be_read_keeps_no_place_and_no_child_from_its_end_on_postgre
         matches!(claimed, Ok(ClaimOutcome::Claimed(_))),
         "{claimed:?}"
     );
+    // One that has ended is for nobody to go for.
+    let claimed = store.claim(&beside, here.id).await.unwrap();
+    assert!(matches!(claimed, ClaimOutcome::Claimed(_)), "{claimed:?}");
+    store.release(&beside, Epoch(1), here.id).await.unwrap();
+    let all = [Claimable {
+        kind: RunKind::Task,
+        agents: None,
+        specs: None,
+    }];
+    let found = store.claimable(&all, &[], 10).await.unwrap();
+    assert_eq!(found, [beside, child]);
     let (id, cancel) = (
         AppendId::new("cancel").unwrap(),
         Outside::Cancel { reason: None },
@@ -440,7 +463,7 @@ async fn what_cannot_be_read_keeps_no_place_and_no_child_from_its_end_on_postgre
     let answer = store.command(&child, &id, &cancel, Vec::new()).await;
     answer.expect("it is cancelled");
     // Nor of a driver that lives: it is told what is wrong when it gives it back, which it has done then.
-    let third = queued(&store, limited()).await.row.run;
+    let third = queued(&store, limited("gpu")).await.row.run;
     let sql = format!("UPDATE {schema}.runs SET facts = '{{' WHERE run = '{next}'");
     admin().await.batch_execute(&sql).await.unwrap();
     let [(_, epoch)] = store.held(here.id).await.unwrap()[..] else {

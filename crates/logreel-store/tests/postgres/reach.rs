@@ -74,7 +74,6 @@ impl Server {
         if is_root() {
             run(Command::new("chown").args(["-R", "postgres"]).arg(path));
         }
-        let port = free_port();
         let data = path.join("data");
         run(program("initdb")
             .args([
@@ -91,6 +90,8 @@ impl Server {
             .arg(&data)
             .arg("--pwfile")
             .arg(path.join("password")));
+        // As late as can be: others may be given it meanwhile.
+        let port = free_port();
         let shown = path.display();
         let settings = format!(
             "-c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories={shown} -c ssl=on \
@@ -315,8 +316,8 @@ async fn a_host_that_is_silent_takes_no_beat_from_the_one_behind_it_on_postgres(
     let (url, _) = in_schema(&format!("{url}&connect_timeout=2"));
     let locks = TempDir::new().unwrap();
     let options = Options {
-        // A beat has a second for all three.
-        lease: Duration::from_secs(4),
+        // A beat has two seconds for all three.
+        lease: Duration::from_secs(8),
         ..options(&locks)
     };
     let store = PostgresStore::open(&url, options).await.unwrap();
