@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use logreel::store::SystemEnv;
 use logreel::view::RunView;
-use logreel::{Entry, Env as _, RunId};
+use logreel::{Entry, Env as _, ErrorKind, RunId};
 
+use crate::error::{self, Failure, failure_of};
 use crate::outcome::{self, Line};
 use crate::output::Output;
 use crate::patience::{self, Patience};
@@ -34,7 +35,15 @@ pub async fn to_the_end(
         let mut still_open = Vec::with_capacity(open.len());
         let mut left = open.into_iter();
         for run in left.by_ref() {
-            let (entry, code) = match patience.bear(look(acting, &run, out).await)? {
+            let found = match look(acting, &run, out).await {
+                // One that cannot be read keeps nobody from the others.
+                Err(error) if !patience::is_away(&error) => {
+                    codes.push(leave_alone(&run, &error, out));
+                    continue;
+                }
+                found => patience.bear(found)?,
+            };
+            let (entry, code) = match found {
                 Some(Look::Settled(entry, code)) => (entry, code),
                 Some(Look::Open) => {
                     still_open.push(run);
@@ -91,7 +100,7 @@ async fn look(acting: &Acting, run: &RunId, out: &Output) -> anyhow::Result<Look
     // A parent is ready when its child has ended.
     match drive::go_on(acting, run, None).await {
         Ok(()) => Ok(Look::Open),
-        Err(error) if patience::is_away(&error) => Err(error),
+        Err(error) if patience::is_away(&error) || is_unread(&error) => Err(error),
         Err(error) => {
             out.note(format!("{} is left alone: {error}", run.short()));
             Ok(Look::LeftAlone)
@@ -125,4 +134,19 @@ async fn pause_all(
         }
     }
     Ok(())
+}
+
+/// Whether the store has it and nobody can read it, which is no want of ours.
+fn is_unread(error: &anyhow::Error) -> bool {
+    failure_of(error).is_some_and(|it| it.kind.exit_code() == ErrorKind::Corrupt.exit_code())
+}
+
+/// Says why a run is not gone on with; the exit code for it.
+pub fn leave_alone(run: &RunId, error: &anyhow::Error, out: &Output) -> u8 {
+    let failure = failure_of(error)
+        .unwrap_or_else(|| Failure::new(ErrorKind::Unavailable, error.to_string()));
+    let message = format!("{} is left alone: {}", run.short(), failure.message);
+    let failure = Failure { message, ..failure };
+    error::tell(&failure, out.json);
+    failure.kind.exit_code()
 }

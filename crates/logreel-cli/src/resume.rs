@@ -11,7 +11,7 @@ use logreel::{Entry, Env as _, Error, ErrorKind, ResumeOutcome, RunId, Status};
 
 use crate::changed::{self, Said};
 use crate::drive::{self, Followed};
-use crate::error::{self, Failure, failure_of};
+use crate::error::Failure;
 use crate::outcome::Line;
 use crate::output::Output;
 use crate::settle::{CANCELLED, FAILED, WAITS};
@@ -284,12 +284,12 @@ async fn all(acting: Acting, mut signals: Signals, out: &mut Output) -> anyhow::
             Err(error) if patience::is_away(&error) && taken.is_empty() => return Err(error),
             // Who left now would stop those that were taken already.
             Err(error) if patience::is_away(&error) => {
-                worst.get_or_insert(leave_alone(&run, &error, out));
+                worst.get_or_insert(follow_many::leave_alone(&run, &error, out));
                 break;
             }
             // One that cannot be read keeps nobody from the others.
             Err(error) => {
-                worst.get_or_insert(leave_alone(&run, &error, out));
+                worst.get_or_insert(follow_many::leave_alone(&run, &error, out));
                 continue;
             }
         };
@@ -306,8 +306,12 @@ async fn all(acting: Acting, mut signals: Signals, out: &mut Output) -> anyhow::
             Ok(_) => taken.push(root),
             Err(Error::Driven { .. } | Error::Waiting { .. } | Error::Ended { .. }) => {}
             // The store's fault, and not what the run lacks here.
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                worst.get_or_insert(follow_many::leave_alone(&run, &error.into(), out));
+                break;
+            }
             Err(error) if error.kind().exit_code() == ErrorKind::Unavailable.exit_code() => {
-                worst.get_or_insert(leave_alone(&run, &error.into(), out));
+                worst.get_or_insert(follow_many::leave_alone(&run, &error.into(), out));
             }
             Err(error) => out.note(format!("{} is left alone: {error}", run.short())),
         }
@@ -321,30 +325,11 @@ async fn all(acting: Acting, mut signals: Signals, out: &mut Output) -> anyhow::
         Ok(codes) => codes,
         Err(stop) => return Ok(stop.code()),
     };
-    let first = [FAILED, CANCELLED, WAITS]
+    let unread = ErrorKind::Corrupt.exit_code();
+    let first = [FAILED, CANCELLED, WAITS, unread]
         .into_iter()
         .find(|it| codes.contains(it));
     Ok(first.or(worst).unwrap_or(0))
-}
-
-/// Says why a run is not gone on with; the exit code for it.
-fn leave_alone(run: &RunId, error: &anyhow::Error, out: &Output) -> u8 {
-    let (kind, message, hint) = match failure_of(error) {
-        Some(Failure {
-            kind,
-            message,
-            hint,
-        }) => (kind, message, hint),
-        None => (ErrorKind::Unavailable, error.to_string(), None),
-    };
-    let message = format!("{} is left alone: {message}", run.short());
-    let failure = Failure {
-        kind,
-        message,
-        hint,
-    };
-    error::tell(&failure, out.json);
-    kind.exit_code()
 }
 
 fn ended(entry: &Entry) -> Failure {

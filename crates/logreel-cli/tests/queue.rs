@@ -223,3 +223,33 @@ fn a_run_that_cannot_be_read_keeps_a_resume_of_all_from_no_other() {
     assert!(resumed.err.contains(" is left alone: "), "{}", resumed.err);
     assert_eq!(project.run(&["wait", &good]).out, "fine\n");
 }
+
+#[test]
+fn a_run_that_cannot_be_read_any_more_keeps_a_resume_of_all_from_the_end_of_no_other() {
+    let project = project(
+        "name = \"w\"\n[[step]]\nid = \"only\"\nrun = \"until [ -e gate ]; do sleep 0.02; done; echo fine\"\n",
+    );
+    let runs = queue(&project, "w.toml", &here(&project), 2);
+    let [bad, good] = runs.try_into().unwrap();
+    let mut resuming = project.start_with(project.std_command(), &["resume"]);
+    let store = rusqlite::Connection::open(project.path(STORE)).unwrap();
+    until("both are at it", || {
+        let sql = "SELECT count(*) FROM events WHERE kind = 'step.started'";
+        store
+            .query_row(sql, [], |row| row.get::<_, i64>(0))
+            .unwrap()
+            == 2
+    });
+    let changed = store.execute("UPDATE runs SET facts = '{' WHERE run = ?1", [&bad]);
+    assert_eq!(changed.unwrap(), 1);
+    drop(store);
+    resuming.until("is left alone");
+    project.write("gate", "");
+    let ended = resuming.end();
+    assert_eq!(ended.code, 4, "{}", ended.err);
+    assert!(
+        ended.out.contains(&format!("{good} completed")),
+        "{}",
+        ended.out
+    );
+}
