@@ -3,10 +3,13 @@
 use logreel_core::RunId;
 use logreel_core::event::RunKind;
 use logreel_store::{ClaimOutcome, Claimable, Owner, PostgresStore, RunStore};
+use std::sync::Arc;
+
 use tempfile::TempDir;
 
 use crate::proxy::Proxy;
-use crate::world::{admin, in_schema, options, queued, started, stranger};
+use crate::reach::Server;
+use crate::world::{Pen, admin, admin_of, in_schema, options, queued, started, stranger};
 
 /// A store behind a proxy that counts, with one run in its queue.
 struct Crowd {
@@ -156,4 +159,46 @@ async fn a_worker_goes_on_to_another_run_while_someone_is_at_this_one_on_postgre
     other.batch_execute("ROLLBACK").await.unwrap();
     let claimed = crowd.store.try_claim(&crowd.queued, owner.id).await;
     assert!(matches!(claimed, Ok(Some(ClaimOutcome::Claimed(_)))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crowd_that_gets_no_second_connection_waits_for_the_first_on_postgres() {
+    let server = Server::start();
+    let admin = admin_of(&server.url()).await;
+    let sql =
+        "CREATE ROLE crowd LOGIN PASSWORD 'crowd'; GRANT CREATE ON DATABASE postgres TO crowd";
+    admin.batch_execute(sql).await.unwrap();
+    let url = server.url();
+    let (_, place) = url.split_once('@').unwrap();
+    let (url, _) = in_schema(&format!("postgres://crowd:crowd@{place}"));
+    let locks = TempDir::new().unwrap();
+    let store = Arc::new(PostgresStore::open(&url, options(&locks)).await.unwrap());
+    let mut pens = Vec::new();
+    for _ in 0..40 {
+        pens.push(Pen::new(store.clone()).await);
+    }
+    pens[0].write("first").await.expect("it lands");
+    // The database has no more connections for them than they have already.
+    let sql = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'crowd'";
+    let open: i64 = admin.query_one(sql, &[]).await.unwrap().get(0);
+    let limit = format!("ALTER ROLE crowd CONNECTION LIMIT {open}");
+    admin.batch_execute(&limit).await.unwrap();
+    let (mut rounds, mut bad) = (0, Vec::new());
+    while rounds < 30 {
+        rounds += 1;
+        let mut writing = tokio::task::JoinSet::new();
+        for mut pen in pens.drain(..) {
+            writing.spawn(async move {
+                let written = pen.write("one of many").await;
+                (pen, written)
+            });
+        }
+        for (pen, written) in writing.join_all().await {
+            bad.extend(written.err().map(|error| (rounds, error)));
+            pens.push(pen);
+        }
+    }
+    // One that is on its way for long, on a busy machine, is not waited for.
+    bad.dedup_by_key(|(round, _)| *round);
+    assert!(2 * bad.len() < rounds, "{bad:?}");
 }

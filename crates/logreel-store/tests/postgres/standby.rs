@@ -2,8 +2,12 @@
 
 use std::pin::Pin;
 
+use logreel_core::event::Relation;
 use logreel_core::{AppendId, Outside};
-use logreel_store::{AppendError, CreateError, Created, Error, NewRun, PostgresStore, RunStore};
+use logreel_store::{
+    AppendError, CreateError, Created, Env, Error, ForkAt, ForkError, NewFork, NewRun,
+    PostgresStore, RunStore, SystemEnv,
+};
 use tempfile::TempDir;
 
 use crate::reach::Server;
@@ -53,6 +57,9 @@ async fn what_no_standby_has_is_not_acknowledged_after_a_restart_on_postgres() {
     );
     let answer = store.command(&commanded, &id, &cancel, Vec::new()).await;
     answer.expect("it is cancelled");
+    let forked = SystemEnv.run_id();
+    let fork = || store.fork(NewFork::of(forked, commanded, ForkAt::Last, Relation::Fork));
+    fork().await.expect("a fork is made");
     let make_again = || {
         store.create(NewRun {
             run: made,
@@ -76,7 +83,8 @@ async fn what_no_standby_has_is_not_acknowledged_after_a_restart_on_postgres() {
         }
         server.crash_and_start();
         let landed = store.landed(&commanded, &id);
-        let (written, created, landed) = tokio::join!(writing, make_again(), landed);
+        let (written, created, landed, forked) =
+            tokio::join!(writing, make_again(), landed, fork());
         let Err(AppendError::Store(Error::Ambiguous { .. })) = written else {
             panic!("ambiguous, not {written:?}")
         };
@@ -85,6 +93,9 @@ async fn what_no_standby_has_is_not_acknowledged_after_a_restart_on_postgres() {
         };
         let Err(Error::Ambiguous { .. }) = landed else {
             panic!("ambiguous, not {landed:?}")
+        };
+        let Err(ForkError::Store(Error::Ambiguous { .. })) = forked else {
+            panic!("ambiguous, not {forked:?}")
         };
         break;
     }
@@ -99,6 +110,8 @@ async fn what_no_standby_has_is_not_acknowledged_after_a_restart_on_postgres() {
     );
     let created = make_again().await.expect("it is settled");
     assert!(matches!(created, Created::Attached(_)), "{created:?}");
+    let forked = fork().await.expect("it is settled");
+    assert!(matches!(forked, Created::Attached(_)), "{forked:?}");
     let landed = store.landed(&commanded, &id).await.expect("it is settled");
     assert_eq!(landed.map(|events| events.len()), Some(1));
 }
