@@ -244,35 +244,53 @@ async fn a_cancel_and_a_pause_reach_every_descendant() {
     .await;
 }
 
+/// A child of a paused run whose first driver, the parent's, was stopped between making it and telling it of the pause.
+async fn child_that_was_not_told(engine: &Engine) -> RunId {
+    let parent = echo(engine).start(&1).queue().await.unwrap();
+    parent.pause("lunch").await.unwrap();
+    let store = engine.store();
+    let owner = elsewhere(&**store).await;
+    let of = Parent {
+        relation: Relation::Child,
+        run: parent.id(),
+        seq: Seq::FIRST,
+    };
+    let spec_digest = parent.entry().await.unwrap().row.facts.spec_digest;
+    let new = NewRun {
+        run: engine.env().run_id(),
+        started: started("echo", spec_digest, Some(of)),
+        blobs: Vec::new(),
+        owner: Some(owner),
+        then: Vec::new(),
+    };
+    let made = store.create(new).await.unwrap().entry().clone();
+    let child = made.row.run;
+    store.release(&child, made.epoch, owner).await.unwrap();
+    child
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_that_was_told_of_a_pause_and_resumed_begins_while_its_parent_stays_paused() {
+    on_both(|world| async move {
+        let engine = world.engine().await;
+        let child = child_that_was_not_told(&engine).await;
+        engine.pause(&child, "told").await.unwrap();
+        engine.resume(&child).await.unwrap();
+        let child = engine.run(child);
+        let ended = tokio::time::timeout(Duration::from_secs(30), child.wait());
+        let ended = ended.await.expect("it is not paused again").unwrap();
+        assert!(matches!(ended, Outcome::Completed(_)), "{ended:?}");
+        engine.close().await.unwrap();
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_child_that_missed_its_parents_pause_is_paused_before_it_begins_also_by_its_second_driver()
  {
     on_both(|world| async move {
         let engine = world.engine().await;
-        let task = echo(&engine);
-        let parent = task.start(&1).queue().await.unwrap();
-        parent.pause("lunch").await.unwrap();
-        // Its first driver, the parent's, was stopped between making it and telling it of the pause.
-        let store = engine.store();
-        let owner = elsewhere(&**store).await;
-        let new = NewRun {
-            run: engine.env().run_id(),
-            started: started(
-                "echo",
-                parent.entry().await.unwrap().row.facts.spec_digest,
-                Some(Parent {
-                    relation: Relation::Child,
-                    run: parent.id(),
-                    seq: Seq::FIRST,
-                }),
-            ),
-            blobs: Vec::new(),
-            owner: Some(owner),
-            then: Vec::new(),
-        };
-        let made = store.create(new).await.unwrap().entry().clone();
-        let child = made.row.run;
-        store.release(&child, made.epoch, owner).await.unwrap();
+        let child = child_that_was_not_told(&engine).await;
         let worker = engine.clone();
         let working = tokio::spawn(async move { worker.work(1).await });
         let left = until_entry(&engine, child, |entry| {
@@ -639,12 +657,13 @@ async fn what_is_on_its_way_when_a_driver_learns_that_the_run_is_anothers_is_not
     };
     let (faults, other) = (Faults::new(), open());
     let faulty = FaultyStore::new(open(), faults.clone());
-    let engine = Engine::builder().store(Arc::new(faulty)).build();
-    let engine = engine.await.unwrap();
+    // The other never beats, and has it all the same.
+    let builder = Engine::builder().store(Arc::new(faulty)).lease(hours(1));
+    let engine = builder.build().await.unwrap();
     let owner = elsewhere(&*other).await;
     // Nothing is appended by the other, so that only a look at the lease can tell; the answers to the driver's own first
     // append are lost for longer than it takes to look.
-    faults.before(2, {
+    faults.before(3, {
         let path = path.clone();
         async move {
             let sql = rusqlite::Connection::open(&path).unwrap();
@@ -652,18 +671,21 @@ async fn what_is_on_its_way_when_a_driver_learns_that_the_run_is_anothers_is_not
             sql.execute("UPDATE live SET owner = ?1", [owner]).unwrap();
         }
     });
-    for nth in 2..8 {
+    for nth in 3..11 {
         faults.fail(nth, Fault::Lost);
     }
-    let run = echo(&engine).start(&1).await.unwrap();
+    let run = echo(&engine).start(&1).queue().await.unwrap();
+    let worker = engine.clone();
+    let working = tokio::spawn(async move { worker.work(1).await });
     let has_left = async {
-        while engine.driving() > 0 {
+        while faults.writes() < 4 || engine.driving() > 0 {
             engine.env().sleep(Duration::from_millis(5)).await;
         }
     };
     let has_left = tokio::time::timeout(Duration::from_secs(30), has_left).await;
     has_left.expect("it is noticed");
     engine.close().await.unwrap();
+    working.await.unwrap().unwrap();
     let log = other.read(&run.id(), Seq::FIRST, 10).await.unwrap();
     assert_eq!(log.items.len(), 1, "{log:?}");
 }
