@@ -20,6 +20,10 @@ use crate::owner::LOOK_EVERY;
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
 /// How many more runs are looked at where several workers go for the same ones.
 const CROWD: usize = 32;
+/// A look that takes longer in vain is not made again at once: for how many times as long, and at most.
+const QUICK: Duration = Duration::from_millis(20);
+const REST: u32 = 4;
+const REST_MAX: Duration = Duration::from_secs(5);
 
 impl Engine {
     /// Drives ready and orphaned runs of the registered tasks, at most `at_once` of them at a time,
@@ -66,6 +70,7 @@ impl Inner {
         let mut enlisted = false;
         let mut crowded = false;
         let mut away = false;
+        let mut rest = Duration::ZERO;
         loop {
             if self.check_open().is_err() {
                 return Ok(());
@@ -111,8 +116,11 @@ impl Inner {
                 // Those we lack something for stay in the list, and must not hide the others. Where several
                 // workers go for the same runs each begins somewhere else, among more of them.
                 let at_most = free + lacking.len() + if crowded { CROWD } else { 0 };
+                let began = self.env.monotonic();
                 match self.store.claimable(&what, labels, at_most).await {
                     Ok(mut runs) => {
+                        let took = self.env.monotonic().saturating_sub(began);
+                        rest = rest_after(took, runs.len());
                         if crowded && !runs.is_empty() {
                             let first = self.env.random_u64() % runs.len() as u64;
                             runs.rotate_left(usize::try_from(first).unwrap_or(0));
@@ -129,6 +137,10 @@ impl Inner {
                     }
                     Err(error) => return Err(error.into()),
                 }
+            }
+            tokio::select! {
+                () = self.until_closing() => {}
+                () = self.env.sleep(std::mem::take(&mut rest)) => {}
             }
             tokio::select! {
                 () = self.until_closing() => {}
@@ -245,9 +257,38 @@ impl Inner {
     }
 }
 
+/// How long a worker leaves its store alone after a look, whoever rings. Behind a million runs that are for others, or
+/// whose places are all taken, a look that finds nothing takes a second.
+fn rest_after(took: Duration, found: usize) -> Duration {
+    match found {
+        0 if took > QUICK => (REST * took).min(REST_MAX),
+        _ => Duration::ZERO,
+    }
+}
+
 /// A store that is away for an hour is not told of two times a second.
 fn warn_once(away: &mut bool, error: &Error) {
     if !std::mem::replace(away, true) {
         tracing::warn!(%error, "the store cannot be reached; trying again until it can");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_in_vain_take_no_more_than_a_fifth_of_a_stores_time() {
+        let ms = Duration::from_millis;
+        assert_eq!(
+            rest_after(ms(20), 0),
+            ms(0),
+            "a quick one is made whenever someone rings"
+        );
+        for took in [ms(21), ms(300), ms(1_200)] {
+            assert_eq!(took + rest_after(took, 0), 5 * took);
+            assert_eq!(rest_after(took, 1), ms(0), "it was not in vain");
+        }
+        assert_eq!(rest_after(ms(8_000), 0), REST_MAX);
     }
 }

@@ -239,15 +239,15 @@ impl Wanted {
         }
     }
 
-    /// The condition on a run, whose parameters begin with this number.
+    /// The condition on a run, whose parameters begin with this number. Keys are looked up in an array, and not in a table:
+    /// behind a full limit all that waits would be looked up in `runs` before it was joined with that.
     fn condition(&self, first: usize) -> String {
         let [any, kinds, specs, keys, driven] = [0, 1, 2, 3, 4].map(|nth| first + nth);
         let mut condition = format!(
             "r.needs <= {FORMAT} AND NOT r.read_only AND NOT r.erased
              AND (r.kind = ANY(${any})
                OR (r.kind, r.spec_digest) IN (SELECT * FROM unnest(${kinds}::text[], ${specs}::bytea[])))
-             AND NOT EXISTS (SELECT 1 FROM unnest(${keys}::text[], ${driven}::int8[]) f(key, driven)
-               WHERE f.key = q.limit_key AND f.driven >= q.limit_max)"
+             AND NOT coalesce((${driven}::int8[])[array_position(${keys}::text[], q.limit_key)] >= q.limit_max, false)"
         );
         for label in 0..self.labels.len() {
             let k = first + 5 + 2 * label;
