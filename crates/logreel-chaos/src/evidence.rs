@@ -29,6 +29,8 @@ pub type Logs = BTreeMap<String, Vec<Event>>;
 /// How soon after it was woken a worker does what it was about to do: its command needs no more than to be begun, on a
 /// machine that does much else.
 const AFTER_WAKING: Duration = millis(1000);
+/// After so many takeovers without a new result a run waits for a person (SEMANTICS 17).
+const TAKEOVERS: usize = 5;
 /// Of so many runs some are told something from outside.
 const TOLD_OF: usize = 8;
 /// How far the database's stamps may be ahead of its clock, in microseconds: they are never behind what a client
@@ -70,6 +72,7 @@ impl Evidence<'_> {
         self.acknowledged(report);
         self.told(report);
         self.one_line(report);
+        self.helped(report);
         self.drivers(report);
         self.effects(report);
         self.chained(report);
@@ -154,6 +157,31 @@ impl Evidence<'_> {
         let children = self.logs.iter().filter(|(run, _)| !asked.contains(run));
         let paused = children.filter(|(_, events)| events.iter().any(|it| says(it, Told::Pause)));
         report.tell("children paused with their parents", paused.count());
+    }
+
+    /// Who waits for a person because of its takeovers had as many since its last result.
+    fn helped(&self, report: &mut Report) {
+        let (mut loops, mut early) = (0, Vec::new());
+        for (run, events) in self.logs {
+            let mut taken = 0;
+            for event in events {
+                match &*event.kind {
+                    "run.resumed" if event.body["reason"] == "orphaned" => taken += 1,
+                    "step.finished" | "child.finished" | "wait.ended" => taken = 0,
+                    "wait.started" if event.body["kind"] == "crash_loop" => {
+                        loops += 1;
+                        if taken < TAKEOVERS {
+                            early.push(format!("{run} at event {} after {taken}", event.seq));
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let helped = self.seen.helped.len();
+        let what = "runs left to a person after five takeovers, resumed";
+        report.tell(what, format!("{loops}, {helped}"));
+        report.none("of them left sooner", &early);
     }
 
     /// Events are numbered without a gap, and epochs never go back.
@@ -557,6 +585,35 @@ mod tests {
         let log = story.logs.get_mut(RUN).unwrap();
         log.push(event(5, "wait.started", json!({"kind": "paused"})));
         assert_eq!(story.wrong(), [untold("Signal")]);
+    }
+
+    #[test]
+    fn a_run_that_is_left_to_a_person_too_soon_is_named() {
+        for takeovers in [4, 5] {
+            let mut story = Story::new();
+            let log = story.logs.get_mut(RUN).unwrap();
+            let (ends_at, mut seq) = (log.len() - 1, 3);
+            for _ in 0..takeovers {
+                log.insert(
+                    ends_at,
+                    event(0, "run.resumed", json!({"reason": "orphaned"})),
+                );
+            }
+            let waits = event(0, "wait.started", json!({"kind": "crash_loop"}));
+            log.insert(ends_at + takeovers, waits);
+            for event in &mut log[ends_at..] {
+                seq += 1;
+                event.seq = seq;
+            }
+            story.seen.events.clear();
+            let early = "of them left sooner: run_1 at event 8 after 4".to_owned();
+            let expected = if takeovers == 4 {
+                vec![early]
+            } else {
+                Vec::new()
+            };
+            assert_eq!(story.wrong(), expected);
+        }
     }
 
     #[test]

@@ -275,6 +275,7 @@ impl<'y> Storm<'y> {
                 });
             }
             scope.spawn(|| seen.tell_runs(port));
+            scope.spawn(|| seen.help_runs(&database, port));
             scope.spawn(|| seen.keep_looking(&database));
             let mut done = Done::default();
             let all = settings.runs + calm;

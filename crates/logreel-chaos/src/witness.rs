@@ -44,6 +44,8 @@ pub struct Seen {
     pub told: BTreeSet<(String, Told)>,
     /// How often a run had to be told again.
     pub told_again: usize,
+    /// Runs that waited for a person and were resumed by one, each with the event at which they did.
+    pub helped: BTreeSet<(String, String)>,
     /// What no witness should have seen.
     pub wrong: Vec<String>,
     /// Runs that nobody has followed yet.
@@ -293,6 +295,28 @@ impl Witness {
             pause(millis(100));
         }
         None
+    }
+
+    /// The person for whom a run waits that was taken over five times without a new result (SEMANTICS 17): in such weather
+    /// a write in doubt, which is settled seconds after each takeover, may meet that many drivers that are lost.
+    pub fn help_runs(&self, database: &Server, port: u16) {
+        let sql = "SELECT r.run, l.head_seq FROM runs r JOIN live l ON l.run = r.id \
+                   WHERE r.status = 'waiting' AND r.facts LIKE '%crash_loop%'";
+        while !self.is_over() {
+            // A database that is down is asked again.
+            for row in database.ask(sql).unwrap_or_default() {
+                let [run, seq] = row.as_slice() else {
+                    continue;
+                };
+                match door::tell(port, run, "resume", &format!("resume at {seq}")) {
+                    Ok(Answer::Done) => drop(self.seen().helped.insert((run.clone(), seq.clone()))),
+                    // It goes on, or is told once more at the next look.
+                    Ok(Answer::Refused) => {}
+                    Err(error) => self.wonder(&error, &format!("a resume of {run}")),
+                }
+            }
+            pause(millis(1000));
+        }
     }
 
     /// Looks at all runs that have not ended, now and then. A database that is down is not looked at.
