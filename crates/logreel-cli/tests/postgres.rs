@@ -886,6 +886,10 @@ fn a_worker_with_another_folder_for_notes_ends_on_postgres_what_a_killed_one_lef
     yard.project.pipe("go");
     // One as a service, one from a login shell.
     let worker = yard.start(&["worker"], "driving up to 8 runs of postgres://");
+    // Until then a detached run begins a process of its own.
+    common::kill::until("the worker is there", || {
+        yard.run(&["workers"]).out.contains("worker")
+    });
     let run = yard.said(&["run", "w.toml", "--detach"]);
     let first = yard.project.read("began");
     let mark = format!("LOGREEL_RUN={run}");
