@@ -158,6 +158,9 @@ fn a_command_that_is_a_run_of_its_own_takes_a_place_of_its_worker() {
     project.pipe("began");
     project.pipe("gate");
     let worker = project.start(&["worker", "--concurrency", "1"], "driving up to 1 runs");
+    until("it is listed", || {
+        project.run(&["workers"]).out.contains("worker")
+    });
     let runs = [(); RUNS].map(|()| {
         let ran = project.run(&["run", "w.toml", "--detach"]);
         assert!(ran.err.contains("is left to the worker"), "{}", ran.err);
