@@ -161,7 +161,8 @@ pub(crate) fn is_free(path: &Path) -> bool {
 
 /// Whether there is a process of this number that can still do something. One that cannot be seen counts.
 pub(crate) fn has_process(pid: u32) -> bool {
-    let Some(number) = Pid::from_raw(pid.cast_signed()) else {
+    let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let Some(number) = number else {
         return true;
     };
     if let Err(Errno::SRCH) = test_kill_process(number) {

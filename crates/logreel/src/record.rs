@@ -123,8 +123,8 @@ impl Ctx {
     /// Lists the process group of something this run has started, before it may proceed.
     pub fn note_group(&self, group: i32) -> io::Result<NotedGroup> {
         let no_group = || io::Error::other(format!("{group} is no process group"));
-        let group = Pid::from_raw(group).filter(|group| group.as_raw_pid() > 1);
-        let group = group.ok_or_else(no_group)?;
+        let group = Some(group).filter(|group| *group > 1);
+        let group = group.and_then(Pid::from_raw).ok_or_else(no_group)?;
         let groups = Arc::clone(&self.0.pulse.groups);
         groups.note(self.run_id(), group)?;
         Ok(NotedGroup { groups, group })

@@ -109,21 +109,32 @@ impl Kin {
             let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
             let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
             any = true;
-            let (_, after_name) = stat.rsplit_once(')')?;
-            let mut fields = after_name.split_ascii_whitespace();
-            let runs = !matches!(fields.next()?, "Z" | "X" | "x");
-            let group = Pid::from_raw(fields.nth(1)?.parse().ok()?)?;
-            let session = Pid::from_raw(fields.next()?.parse().ok()?)?;
+            let (group, session) = running_in(&stat)?;
             let is_kin = session == self.session && pid != self.session;
             let whom = match group == self.session {
                 true => Whom::Process(pid),
                 false => Whom::Group(group),
             };
-            (runs && is_kin).then_some(whom)
+            is_kin.then_some(whom)
         });
         let running = running.collect();
         any.then_some(running)
     }
+}
+
+/// The group and the session of a process that runs, from its line in `/proc`. One that the system is about to forget
+/// has neither: it shows as -1, which is no process to be told anything.
+fn running_in(stat: &str) -> Option<(Pid, Pid)> {
+    let (_, after_name) = stat.rsplit_once(')')?;
+    let mut fields = after_name.split_ascii_whitespace();
+    if matches!(fields.next()?, "Z" | "X" | "x") {
+        return None;
+    }
+    let mut pid = |skipped| {
+        let number = fields.nth(skipped)?.parse().ok();
+        Pid::from_raw(number.filter(|it| *it > 0)?)
+    };
+    Some((pid(1)?, pid(0)?))
 }
 
 fn said(told: rustix::io::Result<()>) {
@@ -131,5 +142,22 @@ fn said(told: rustix::io::Result<()>) {
         // It has ended meanwhile.
         Ok(()) | Err(Errno::SRCH) => {}
         Err(error) => eprintln!("logreel: the program cannot be signalled: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_is_being_forgotten_has_no_group() {
+        let found = |line: &str| {
+            let (group, session) = running_in(line)?;
+            Some((group.as_raw_pid(), session.as_raw_pid()))
+        };
+        assert_eq!(found("42 (a) b) S 1 77 76 0 -1 4194560"), Some((77, 76)));
+        assert_eq!(found("42 (sh) Z 1 77 76 0 -1 4194560"), None);
+        assert_eq!(found("42 (sh) X 0 -1 -1 0 -1 4194560"), None);
+        assert_eq!(found("42 (sh) S 0 -1 -1 0 -1 4194560"), None);
     }
 }
