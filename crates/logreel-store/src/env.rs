@@ -36,6 +36,16 @@ pub trait Env: Send + Sync + 'static {
     }
 }
 
+/// As stores write it.
+pub(crate) fn to_micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// As stores read it; a difference of two times that is less than nothing is nothing.
+pub(crate) fn of_micros(micros: i64) -> Duration {
+    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+}
+
 /// The machine's own clock and randomness, and tokio's timers.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemEnv;

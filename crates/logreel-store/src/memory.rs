@@ -600,7 +600,9 @@ impl RunStore for MemoryStore {
         let lapsed = it.lease.filter(|(holder, _)| !state.has_left(*holder));
         let it = state.run_mut(run)?;
         let epoch = it.epoch;
-        it.lapsed.extend(lapsed.map(|(holder, _)| (epoch, holder)));
+        let taken = self.0.env.monotonic();
+        it.lapsed
+            .extend(lapsed.map(|(holder, _)| (epoch, holder, taken)));
         // Whatever follows, the dead holder's lease is over (rules 14, 15 and 18).
         it.lease = None;
         let mut claimed = false;
@@ -633,12 +635,14 @@ impl RunStore for MemoryStore {
         if it.tip.row.status().is_terminal() {
             return Ok(Vec::new());
         }
-        let silent = it.lapsed.iter().filter(|(_, id)| !state.has_left(*id));
-        let lapsed = silent.filter_map(|(epoch, id)| {
+        let silent = it.lapsed.iter().filter(|it| !state.has_left(it.1));
+        let now = self.0.env.monotonic();
+        let lapsed = silent.filter_map(|(epoch, id, taken)| {
             let owner = state.owners.get(id)?.owner.clone();
             Some(Lapsed {
                 epoch: *epoch,
                 owner,
+                taken_ago: now.saturating_sub(*taken),
                 unseen: false,
             })
         });

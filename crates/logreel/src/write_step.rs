@@ -319,8 +319,9 @@ fn know(
 }
 
 /// Waits until whoever announced a write under `epoch` cannot be about to make it any more: it is
-/// known dead or gave its lease back, or the write's timeout and one lease have passed since this
-/// driver fenced it. `false` when there is no timeout to wait for.
+/// known dead or gave its lease back, or the write's timeout and one lease have passed since the run was taken from
+/// it, by this driver or an earlier one: a driver that is lost while it waits does not make the next one begin anew, or a
+/// run that often loses its driver would never settle anything. `false` when there is no timeout to wait for.
 pub(crate) async fn has_settled(
     ctx: &Ctx,
     epoch: Epoch,
@@ -330,13 +331,15 @@ pub(crate) async fn has_settled(
     let mut outage = Outage::default();
     loop {
         let left = match journal.store.lapsed(&journal.run).await {
-            Ok(lapsed) if lapsed.iter().all(|it| it.epoch != epoch) => return Ok(true),
-            Ok(_) => {
+            Ok(lapsed) => {
+                let Some(silent) = lapsed.iter().find(|it| it.epoch == epoch) else {
+                    return Ok(true);
+                };
                 let Some(timeout) = timeout else {
                     return Ok(false);
                 };
-                let passed = journal.env.monotonic().saturating_sub(ctx.0.began);
-                let left = (timeout + pulse.lease()).saturating_sub(passed);
+                let here = journal.env.monotonic().saturating_sub(ctx.0.began);
+                let left = (timeout + pulse.lease()).saturating_sub(here.max(silent.taken_ago));
                 if left.is_zero() {
                     return Ok(true);
                 }

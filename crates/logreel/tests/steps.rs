@@ -429,6 +429,42 @@ async fn reconcile_is_asked_at_once_of_the_dead_and_of_the_silent_after_timeout_
 }
 
 #[tokio::test(start_paused = true)]
+async fn whoever_takes_over_from_one_that_waited_for_a_silent_driver_goes_on_waiting() {
+    let (lease, timeout) = (Duration::from_secs(10), minutes(5));
+    for world in Virtual::both() {
+        let engine = world.engine().await;
+        let calls = Counter::default();
+        let task = hanging_write(&engine, &calls, Some(timeout));
+        let run = task.start(&()).await.unwrap().id();
+        until(&engine, run, "step.started").await;
+        engine.vanish().await;
+        // More of them than a run may lose without a result, if each began to wait anew.
+        let mut taken = Vec::new();
+        for epoch in 2..5 {
+            let next = engine.another().await.unwrap();
+            let task = hanging_write(&next, &calls, Some(timeout));
+            task.start(&()).id(run).await.unwrap();
+            until_entry(&next, run, |entry| entry.epoch.0 == epoch).await;
+            taken.push(next.env().monotonic());
+            next.env().sleep(minutes(1)).await;
+            next.vanish().await;
+        }
+        assert_eq!(calls.load(Ordering::SeqCst), 1, "it may still be writing");
+        let last = engine.another().await.unwrap();
+        let task = hanging_write(&last, &calls, Some(timeout));
+        let run = task.start(&()).id(run).await.unwrap();
+        assert_eq!(run.wait().await.unwrap(), Outcome::Completed(7));
+        let waited = last.env().monotonic().saturating_sub(taken[0]);
+        let least = timeout + lease;
+        assert!(
+            waited >= least && waited < least + Duration::from_secs(2),
+            "{waited:?}"
+        );
+        assert_eq!(calls.load(Ordering::SeqCst), 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_silent_driver_that_turns_out_dead_is_waited_for_no_longer() {
     for world in Virtual::both() {
         let engine = world.engine().await;

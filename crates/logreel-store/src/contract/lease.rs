@@ -157,7 +157,8 @@ pub async fn a_silent_owner_is_dead_after_the_lease(harness: &dyn Harness) {
 }
 
 /// Rule 24: a lease that was taken because its owner fell silent proves no death; an owner that left,
-/// or that gave its lease back, is at work no more.
+/// or that gave its lease back, is at work no more. How long ago it was taken is told to whoever drives next, and to
+/// whoever comes after that one.
 pub async fn a_silent_owner_that_lost_its_lease_is_not_known_dead_until_it_leaves(
     harness: &dyn Harness,
 ) {
@@ -172,19 +173,32 @@ pub async fn a_silent_owner_that_lost_its_lease_is_not_known_dead_until_it_leave
         let known = lapsed.into_iter().map(|it| (it.epoch, it.owner.id));
         known.collect::<Vec<_>>()
     };
+    let taken_ago = async || {
+        let lapsed = world.store.lapsed(&run).await.expect("lapsed drivers");
+        lapsed.iter().map(|it| it.taken_ago).collect::<Vec<_>>()
+    };
     world.env.advance(harness.lease());
     assert_eq!(lapsed().await, [], "nobody took it yet");
     world.store.beat(two).await.expect("an owner beats");
     world.claimed(&run, two).await;
     assert_eq!(lapsed().await, [(Epoch(1), OwnerId(1))]);
+    assert_eq!(taken_ago().await, [Duration::ZERO]);
     world.store.beat(OwnerId(1)).await.expect("it wakes up");
     assert_eq!(lapsed().await, [(Epoch(1), OwnerId(1))], "it lives");
+    let passed = harness.lease() / 4;
+    world.env.advance(passed);
+    assert_eq!(taken_ago().await, [passed]);
 
     // The next one leaves: it is known dead, the first one still is not.
     world.store.leave(two).await.expect("the owner leaves");
     let three = world.owner(3).await;
     let third = world.claimed(&run, three).await;
     assert_eq!(lapsed().await, [(Epoch(1), OwnerId(1))]);
+    assert_eq!(
+        taken_ago().await,
+        [passed],
+        "taking it again changes nothing"
+    );
     third.release().await;
     let mut last = world.claimed(&run, three).await;
     last.write(vec![step("a", json!(1))]).await;

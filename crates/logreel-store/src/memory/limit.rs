@@ -51,7 +51,7 @@ impl MemoryStore {
         if let Ok(it) = state.run_mut(run)
             && let Some((holder, _)) = it.lease.take()
         {
-            it.lapsed.push((it.epoch, holder));
+            it.lapsed.push((it.epoch, holder, self.0.env.monotonic()));
             it.epoch = it.epoch.next();
             self.0.bells.ring(run);
         }

@@ -102,8 +102,8 @@ pub(super) struct Run {
     pub receipts: HashMap<Box<str>, Receipt>,
     pub epoch: Epoch,
     pub lease: Option<(OwnerId, Timestamp)>,
-    /// Rule 24: who lost its lease by silence.
-    pub lapsed: Vec<(Epoch, OwnerId)>,
+    /// Rule 24: who lost its lease by silence, and when, on the monotonic clock.
+    pub lapsed: Vec<(Epoch, OwnerId, Duration)>,
     /// Rule 34: it was imported and not taken over.
     pub read_only: bool,
     /// Rule 33: what it held is gone.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use logreel_core::Timestamp;
 
 use crate::Env;
+use crate::env::to_micros;
 
 /// Whose time events and leases have.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -88,14 +89,14 @@ impl Clock {
             Times::Database => self.env.monotonic().saturating_sub(at).min(COUNTED),
             Times::Env => Duration::ZERO,
         };
-        micros.saturating_add(i64::try_from(passed.as_micros()).unwrap_or(0))
+        micros.saturating_add(to_micros(passed))
     }
 
     /// What leases are compared with instead of the database's clock; `None` in earnest.
     pub fn lease_now(&self) -> Option<i64> {
         match self.times {
             Times::Database => None,
-            Times::Env => Some(i64::try_from(self.env.monotonic().as_micros()).unwrap_or(i64::MAX)),
+            Times::Env => Some(to_micros(self.env.monotonic())),
         }
     }
 }

@@ -1,13 +1,12 @@
 //! Who drives, what they are there for, and what waits for them.
 
-use std::time::Duration;
-
 use logreel_core::FORMAT;
 
 use super::failure::Halt;
 use super::owners::{Life, OWNER, OWNER_COLUMNS};
 use super::rows;
 use super::writer::Tx;
+use crate::env::of_micros;
 use crate::{Backlog, Duty, OwnerId, OwnerInfo};
 
 /// Keeps what an owner is there for.
@@ -35,7 +34,7 @@ pub(super) async fn owners(tx: &Tx) -> Result<Vec<OwnerInfo>, Halt> {
             duty: duty.and_then(|text| serde_json::from_str(text).ok()),
             running: rows::unsigned(row.try_get(OWNER_COLUMNS + 1)?),
             alive: life == Life::Beating,
-            silent: Some(micros(silent)),
+            silent: Some(of_micros(silent)),
         };
         if !info.owner.is_external() && (life != Life::Dead || info.running > 0) {
             owners.push(info);
@@ -58,7 +57,7 @@ pub(super) async fn backlog(tx: &Tx) -> Result<Backlog, Halt> {
     let now = tx.shared.clock.now().as_micros();
     if let Some(row) = tx.opt(&sql, &[&now]).await? {
         backlog.ready = rows::unsigned(row.try_get(0)?);
-        backlog.oldest_ready = Some((rows::run_id(row.try_get(1)?)?, micros(row.try_get(2)?)));
+        backlog.oldest_ready = Some((rows::run_id(row.try_get(1)?)?, of_micros(row.try_get(2)?)));
     }
     for info in owners(tx).await?.iter().filter(|info| !info.alive) {
         let sql = "SELECT count(*) OVER (), r.run FROM queue q JOIN runs r ON r.id = q.run
@@ -82,11 +81,7 @@ pub(super) async fn backlog(tx: &Tx) -> Result<Backlog, Halt> {
         Backlog::NEWEST
     );
     for row in tx.query(&sql, &[]).await? {
-        backlog.claims.push(micros(row.try_get(0)?));
+        backlog.claims.push(of_micros(row.try_get(0)?));
     }
     Ok(backlog)
-}
-
-fn micros(count: i64) -> Duration {
-    Duration::from_micros(u64::try_from(count).unwrap_or(0))
 }

@@ -11,6 +11,7 @@ use super::limit;
 use super::owners::{Home, Life, OWNER, beat_now, now_or};
 use super::rows::{self, Before, Stored};
 use super::writer::Tx;
+use crate::env::of_micros;
 use crate::tip::prepare;
 use crate::{ClaimOutcome, Entry, Error, Lapsed, Owner, OwnerId};
 
@@ -312,9 +313,13 @@ pub(super) async fn note_lapse(tx: &Tx, stored: &Stored) -> Result<(), Halt> {
 }
 
 pub(super) async fn lapse(tx: &Tx, id: i64, epoch: Epoch, holder: OwnerId) -> Result<(), Halt> {
-    let sql = "INSERT INTO lapsed (run, epoch, owner) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
+    let sql = format!(
+        "INSERT INTO lapsed (run, epoch, owner, taken_at) VALUES ($2, $3, $4, {}) ON CONFLICT DO NOTHING",
+        now_or("$1")
+    );
+    let now = tx.shared.clock.lease_now();
     let (epoch, holder) = (epoch.0.cast_signed(), holder.0.cast_signed());
-    tx.exec(sql, &[&id, &epoch, &holder]).await?;
+    tx.exec(&sql, &[&now, &id, &epoch, &holder]).await?;
     Ok(())
 }
 
@@ -324,11 +329,16 @@ pub(super) async fn lapsed(tx: &Tx, run: &RunId) -> Result<Vec<Lapsed>, Halt> {
     if stored.row.status().is_terminal() {
         return Ok(Vec::new());
     }
-    let sql = "SELECT epoch, owner FROM lapsed WHERE run = $1 ORDER BY epoch";
+    let sql = format!(
+        "SELECT epoch, owner, {} - taken_at FROM lapsed WHERE run = $1 ORDER BY epoch",
+        now_or("$2")
+    );
+    let now = tx.shared.clock.lease_now();
     let mut lapsed = Vec::new();
-    for row in tx.query(sql, &[&stored.id]).await? {
+    for row in tx.query(&sql, &[&stored.id, &now]).await? {
         let epoch = Epoch(rows::unsigned(row.try_get(0)?));
         let owner = OwnerId(rows::unsigned(row.try_get(1)?));
+        let taken_ago = row.try_get::<_, Option<i64>>(2)?.map(of_micros);
         match tx.shared.owners.look_up(tx, owner).await? {
             None | Some((_, Life::Dead)) => {}
             Some((owner, Life::Beating | Life::Silent)) => {
@@ -336,6 +346,7 @@ pub(super) async fn lapsed(tx: &Tx, run: &RunId) -> Result<Vec<Lapsed>, Halt> {
                 lapsed.push(Lapsed {
                     epoch,
                     owner,
+                    taken_ago: taken_ago.unwrap_or_default(),
                     unseen,
                 });
             }

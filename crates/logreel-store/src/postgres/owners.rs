@@ -20,6 +20,7 @@ use super::clock::Clock;
 use super::failure::{Halt, damaged};
 use super::schema::CLOCK;
 use super::writer::Tx;
+use crate::env::to_micros;
 use crate::locks::{Locks, has_process, is_free, place_of};
 use crate::sqlite::this_host;
 use crate::{Error, Owner, OwnerId};
@@ -127,7 +128,7 @@ impl Owners {
 
     /// The lease of those that join through this store.
     pub fn lease_micros(&self) -> i64 {
-        i64::try_from(self.lease.as_micros()).unwrap_or(i64::MAX)
+        to_micros(self.lease)
     }
 
     /// This host's id.

@@ -22,7 +22,7 @@ use super::writer::Tx;
 use crate::Error;
 
 /// Changes with the tables: the number of the last migration.
-pub(super) const VERSION: u32 = 7;
+pub(super) const VERSION: u32 = 8;
 
 /// The database's clock in our unit. Of a double, not of `extract`'s decimals, which every step would pay for: it holds
 /// microseconds exactly until the year 2106.
@@ -37,10 +37,12 @@ pub(super) const BRINGS: [&str; VERSION as usize] = [
     "how long each owner's lease is, and which folder its notes are in; an index of children that wait",
     "the names of appends in a table of their own",
     "who drives a run, or when it may be taken, apart from its head",
+    "when a silent driver lost its run",
 ];
 
-const MIGRATIONS: [&str; VERSION as usize] =
-    [FIRST, TOKENS, STAMPS, DUTIES, LEASES, APPENDS, QUEUE];
+const MIGRATIONS: [&str; VERSION as usize] = [
+    FIRST, TOKENS, STAMPS, DUTIES, LEASES, APPENDS, QUEUE, LAPSES,
+];
 
 const FIRST: &str = r#"
 CREATE TABLE runs (
@@ -266,6 +268,11 @@ DROP TABLE live_before;
 CREATE INDEX queue_ready ON queue (ready_at, run) WHERE owner IS NULL AND ready_at IS NOT NULL;
 CREATE INDEX queue_owner ON queue (owner, run) WHERE owner IS NOT NULL;
 CREATE INDEX queue_limit ON queue (limit_key, owner, run) WHERE limit_key IS NOT NULL;
+"#;
+
+const LAPSES: &str = r#"
+-- On the database's clock. Null of builds that did not say, which may still run.
+ALTER TABLE lapsed ADD taken_at int8;
 "#;
 
 /// How often a race for the table of migrations is run again.

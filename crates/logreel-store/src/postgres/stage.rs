@@ -9,6 +9,7 @@ use super::delete::drop_unreferred;
 use super::failure::Halt;
 use super::rows;
 use super::writer::Tx;
+use crate::env::to_micros;
 use crate::{Error, STAGED};
 
 pub(super) async fn stage(tx: &Tx, run: RunId, blob: &Blob) -> Result<(), Halt> {
@@ -34,7 +35,7 @@ pub(super) async fn stage(tx: &Tx, run: RunId, blob: &Blob) -> Result<(), Halt> 
 }
 
 async fn drop_old(tx: &Tx, now: Timestamp) -> Result<(), Halt> {
-    let before = now.as_micros() - i64::try_from(STAGED.as_micros()).unwrap_or(i64::MAX);
+    let before = now.as_micros() - to_micros(STAGED);
     let sql = "DELETE FROM staged WHERE at <= $1 RETURNING run, digest";
     let mut digests = Vec::new();
     for row in tx.query(sql, &[&before]).await? {

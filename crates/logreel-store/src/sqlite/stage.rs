@@ -10,6 +10,7 @@ use super::delete::drop_unreferred;
 use super::failure::Halt;
 use super::rows;
 use super::writer::Tx;
+use crate::env::to_micros;
 use crate::{Error, STAGED};
 
 pub(super) fn stage(tx: &mut Tx<'_>, run: RunId, blob: &Blob) -> Result<(), Halt> {
@@ -44,7 +45,7 @@ pub(super) fn stage(tx: &mut Tx<'_>, run: RunId, blob: &Blob) -> Result<(), Halt
 }
 
 fn drop_old(conn: &Connection, now: Timestamp) -> Result<(), Halt> {
-    let before = now.as_micros() - i64::try_from(STAGED.as_micros()).unwrap_or(i64::MAX);
+    let before = now.as_micros() - to_micros(STAGED);
     let old: Vec<(i64, Vec<u8>)> = conn
         .prepare_cached("DELETE FROM staged WHERE at <= ?1 RETURNING run, digest")?
         .query_map([before], |row| Ok((row.get(0)?, row.get(1)?)))?

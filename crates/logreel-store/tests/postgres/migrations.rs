@@ -27,6 +27,7 @@ async fn go_back(schema: &str) {
            WHERE a.run = e.run AND a.seq = e.seq;
          CREATE UNIQUE INDEX events_append ON events (run, append_id) WHERE append_id IS NOT NULL;
          DROP TABLE appends;
+         ALTER TABLE lapsed DROP taken_at;
          DELETE FROM logreel_migrations WHERE version > 5"
     );
     admin().await.batch_execute(&sql).await.unwrap();

@@ -365,6 +365,43 @@ async fn a_dead_owner_whose_notes_cannot_be_seen_is_like_one_of_another_host_on_
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn when_a_run_was_taken_from_a_silent_driver_is_on_the_databases_clock_on_postgres() {
+    let (url, schema) = in_schema(&server());
+    let locks = TempDir::new().unwrap();
+    let store = PostgresStore::open(&url, options(&locks)).await.unwrap();
+    let pen = Pen::new(store).await;
+    let claimer = stranger();
+    pen.store.join(&claimer).await.expect("it joins");
+    let admin = admin().await;
+    let sql = format!("UPDATE {schema}.owners SET beat_at = 0 WHERE id = $1");
+    let silent = admin.execute(&sql, &[&pen.owner.0.cast_signed()]).await;
+    assert_eq!(silent.unwrap(), 1);
+    let claimed = pen.store.claim(&pen.run, claimer.id).await;
+    assert!(
+        matches!(claimed, Ok(ClaimOutcome::Claimed(_))),
+        "{claimed:?}"
+    );
+    let taken_ago = async || {
+        let lapsed = pen.store.lapsed(&pen.run).await.expect("a list");
+        lapsed.iter().map(|it| it.taken_ago).collect::<Vec<_>>()
+    };
+    let minute = Duration::from_secs(60);
+    assert!(taken_ago().await[0] < minute);
+    for (taken_at, least, most) in [
+        ("taken_at - 3600000000", minute * 60, minute * 61),
+        // The clock was set back, or another server's is behind.
+        ("taken_at + 7200000000", Duration::ZERO, Duration::ZERO),
+        // Another build did not say.
+        ("NULL", Duration::ZERO, Duration::ZERO),
+    ] {
+        let sql = format!("UPDATE {schema}.lapsed SET taken_at = {taken_at}");
+        assert_eq!(admin.execute(&sql, &[]).await.unwrap(), 1);
+        let ago = taken_ago().await[0];
+        assert!(least <= ago && ago <= most, "{taken_at}: {ago:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_orphan_that_cannot_be_read_hides_no_other_on_postgres() {
     let (url, schema) = in_schema(&server());
     let locks = TempDir::new().unwrap();
