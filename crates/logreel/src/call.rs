@@ -192,7 +192,7 @@ impl<'c> ToolCall<'c> {
             busy
         };
         if announced {
-            crate::driver::check_lease(&ctx.0).await?;
+            crate::lease::check_lease(&ctx.0).await?;
         } else {
             // It goes out with its result, or by itself when that takes longer.
             if let Err(error) = journal.submit(vec![called.into()], blobs) {

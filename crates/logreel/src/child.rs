@@ -15,9 +15,9 @@ use logreel_store::{CreateError, Entry, NewRun};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::begin::Begin;
 use crate::budget;
 use crate::ctx::{Counted, Ctx};
-use crate::driver::Begin;
 use crate::engine::Inner;
 use crate::error::{ErrorKind, TaskError};
 use crate::journal::NEW_WAIT;

@@ -194,7 +194,7 @@ impl Execution {
             () = env.sleep(left) => {}
             stopped = self.until_stopped() => return Err(stopped),
         }
-        crate::driver::check_lease(self).await
+        crate::lease::check_lease(self).await
     }
 
     fn asked(&self) -> MutexGuard<'_, Asked> {

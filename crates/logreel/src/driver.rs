@@ -1,7 +1,6 @@
 //! Driving a run: call its function from the top, stop it when the log says so, end the run with
 //! what it returned, and give the lease back.
 
-use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,15 +10,15 @@ use std::time::Duration;
 use logreel_core::event::{PhaseEntered, RunKind, SpecChanged};
 use logreel_core::meaning::effect_key;
 use logreel_core::{Body, Command, Epoch, Event, Json, Payload, Rejected, RunId, RunState, Seq};
-use logreel_store::{ClaimOutcome, Doorbell, Entry};
-use tokio::sync::oneshot;
+use logreel_store::Doorbell;
 use tokio::task::JoinHandle;
 
 use crate::Error;
-use crate::ctx::{Counted, Ctx, Execution, Logged};
+use crate::ctx::{Ctx, Execution, Logged};
 use crate::engine::Inner;
-use crate::error::{ErrorKind, TaskError};
+use crate::error::TaskError;
 use crate::journal::{Journal, Looked, RecordError, Stop};
+use crate::lease::{Lease, give_back};
 use crate::outage::Outage;
 use crate::owner::LOOK_EVERY;
 use crate::program::Program;
@@ -36,9 +35,6 @@ const PARK_AFTER: Duration = Duration::from_millis(25);
 /// The first facts of a driver go out by themselves after this, so that watchers see them.
 const SHOW_AFTER: Duration = Duration::from_millis(20);
 
-/// How often a lease is given back to a store that refuses it for no reason it could have.
-const GIVE_BACK_TRIES: u32 = 5;
-
 /// How a drive came to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Drove {
@@ -50,33 +46,8 @@ pub(crate) enum Drove {
     Lost,
 }
 
-/// A lease this process holds, and how far the log reached when it got it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Lease {
-    pub(crate) run: RunId,
-    pub(crate) epoch: Epoch,
-    head: Seq,
-}
-
-impl Lease {
-    /// From the run as the lease was given.
-    pub(crate) fn of(entry: &Entry) -> Self {
-        Self {
-            run: entry.row.run,
-            epoch: entry.epoch,
-            head: entry.row.head.seq,
-        }
-    }
-
-    /// Whether the hooks hear of the event from this driver (SEMANTICS 29): it began the lease, or came
-    /// while it was held, whoever appended it.
-    fn tells(&self, event: &Event) -> bool {
-        event.epoch == self.epoch || event.seq > self.head
-    }
-}
-
 /// Drives a run under a lease this process holds, and gives the lease back, whatever happens.
-async fn drive(
+pub(crate) async fn drive(
     engine: &Arc<Inner>,
     lease: Lease,
     def: &Program,
@@ -96,37 +67,6 @@ async fn drive(
             .await;
     }
     drove
-}
-
-/// Gives the lease back, also to a store that cannot be reached for a while: this process lives, so
-/// nobody else would take the run over. For the same reason any other failure is tried again, but not without end: who
-/// drives this run has a place that others wait for. Another driver's lease is not touched.
-async fn give_back(engine: &Inner, lease: Lease) -> Option<Entry> {
-    let Lease { run, epoch, .. } = lease;
-    // Whoever drives has joined.
-    let owner = engine.owner_id()?;
-    let mut outage = Outage::default();
-    let mut left = GIVE_BACK_TRIES;
-    loop {
-        let error = match engine.release(&run, epoch, owner).await {
-            Ok(released) => return released,
-            Err(error) => error,
-        };
-        if error.kind() == ErrorKind::Corrupt {
-            tracing::warn!(%run, %error, "the run was given back and cannot be read");
-            return None;
-        }
-        outage.tell(&run, &error, "the lease was not given back");
-        left = match error.kind() {
-            ErrorKind::Unavailable => GIVE_BACK_TRIES,
-            ErrorKind::NotFound => 0,
-            _ => left - 1,
-        };
-        if left == 0 || engine.check_open().is_err() {
-            return None;
-        }
-        engine.env.sleep(LOOK_EVERY).await;
-    }
 }
 
 /// `loaded` is the journal, once the hooks know what it holds.
@@ -531,59 +471,6 @@ async fn settle(journal: &Journal) -> Drove {
     }
 }
 
-/// Right before an effect: a worker that was frozen or cut off past its lease renews it first, and stops when
-/// it was fenced meanwhile. So does one whose renewal came late and was confirmed by now: a beat says nothing of
-/// the runs that were taken before it. While the store cannot be reached nothing begins, and nothing is lost:
-/// nobody took the run over as far as anyone knows, and what is under way goes on. The error is a cancel.
-pub(crate) async fn check_lease(execution: &Execution) -> Result<(), TaskError> {
-    if execution.journal.is_lost() {
-        return std::future::pending().await;
-    }
-    if execution.surely_holds() {
-        return Ok(());
-    }
-    Box::pin(renew_first(execution)).await
-}
-
-async fn renew_first(execution: &Execution) -> Result<(), TaskError> {
-    let journal = &execution.journal;
-    // It is about to begin: the run has more to do than to wait.
-    let _busy = Counted::new(&execution.activity.busy);
-    let mut outage = Outage::default();
-    // Again when the look itself took too long.
-    while !execution.surely_holds() {
-        let renewed = async {
-            if !execution.pulse.is_fresh() {
-                execution.pulse.beat(&*journal.store).await?;
-            }
-            let reasons = execution.reasons_to_look();
-            let entry = journal.store.entry(&journal.run).await?;
-            Ok::<_, logreel_store::Error>((entry, reasons))
-        };
-        match renewed.await.map_err(Error::from) {
-            Ok((entry, _)) if !journal.still_holds(&entry) => return std::future::pending().await,
-            Ok((_, reasons)) => execution.has_looked(reasons),
-            Err(error) if error.kind() == ErrorKind::Unavailable => {
-                outage.tell(&journal.run, &error, "the lease could not be renewed");
-                tokio::select! {
-                    () = journal.env.sleep(LOOK_EVERY) => continue,
-                    stopped = execution.until_stopped() => return Err(stopped),
-                }
-            }
-            Err(error) => {
-                let why = format!("the lease could not be renewed: {error}");
-                journal.stop(Stop::Lost(why));
-                return std::future::pending().await;
-            }
-        }
-    }
-    // Another task of this run may have heard it meanwhile.
-    if journal.is_lost() {
-        return std::future::pending().await;
-    }
-    Ok(())
-}
-
 /// A driver that is dropped takes its function with it.
 struct AbortOnDrop(JoinHandle<Result<Json, TaskError>>);
 
@@ -610,212 +497,4 @@ impl<F: Future + Unpin> Future for Tracked<F> {
         execution.activity.polling.store(false, Ordering::SeqCst);
         poll
     }
-}
-
-/// How a driver begins. All claims of a run by this process are made by the run's one driver, so that
-/// two of them never hold the same lease.
-pub(crate) enum Begin {
-    /// With the lease that the run was created with.
-    Created(Lease),
-    /// By claiming it once; the asker wants to know how that went.
-    Claim {
-        accept_spec_change: bool,
-        answer: oneshot::Sender<Result<ClaimOutcome, Error>>,
-    },
-    /// As a worker does, which goes on to another when someone else is at this one: then there is no answer.
-    Take {
-        answer: oneshot::Sender<Result<ClaimOutcome, Error>>,
-    },
-    /// By claiming it whenever it is ready.
-    Keep,
-}
-
-impl Inner {
-    /// Starts the run's driver, unless this process has one already. `keep` goes on driving after the
-    /// run gave its lease back, until it has ended.
-    pub(crate) fn spawn_driver(
-        self: &Arc<Self>,
-        run: RunId,
-        def: Arc<Program>,
-        begin: Begin,
-        keep_on: bool,
-    ) {
-        let engine = Arc::clone(self);
-        self.spawn(run, async move {
-            let drove = match begin {
-                Begin::Created(lease) => drive_or_wait(&engine, lease, &def, false).await?,
-                Begin::Keep => Drove::Released,
-                begin @ (Begin::Claim { .. } | Begin::Take { .. }) => {
-                    let (outcome, accept_spec_change, answer) = match begin {
-                        Begin::Take { answer } => match engine.try_claim(&run).await.transpose() {
-                            None => {
-                                engine.no_longer_drives(&run);
-                                return Ok(());
-                            }
-                            Some(outcome) => (outcome, false, answer),
-                        },
-                        Begin::Claim {
-                            accept_spec_change,
-                            answer,
-                        } => (engine.claim(&run).await, accept_spec_change, answer),
-                        Begin::Created(_) | Begin::Keep => return Ok(()),
-                    };
-                    let (claimed, in_line) = match &outcome {
-                        Ok(ClaimOutcome::Claimed(entry)) => (Some(Lease::of(entry)), false),
-                        Ok(ClaimOutcome::Limited(_)) => (None, keep_on),
-                        Ok(
-                            ClaimOutcome::Driven(_)
-                            | ClaimOutcome::NotReady(_)
-                            | ClaimOutcome::CrashLoop(_),
-                        )
-                        | Err(_) => (None, false),
-                    };
-                    if claimed.is_none() && !in_line {
-                        // Before the answer: whoever hears it may want to drive in another way.
-                        engine.no_longer_drives(&run);
-                    }
-                    if answer.send(outcome).is_err() {
-                        tracing::debug!(%run, "whoever asked for the claim is gone");
-                    }
-                    let claimed = match claimed {
-                        None if in_line => stand_in_line(&engine, run).await?,
-                        claimed => claimed,
-                    };
-                    match claimed {
-                        Some(lease) => {
-                            drive_or_wait(&engine, lease, &def, accept_spec_change).await?
-                        }
-                        None if in_line => Drove::Lost,
-                        None => return Ok(()),
-                    }
-                }
-            };
-            match drove {
-                Drove::Released | Drove::Lost if keep_on => keep(&engine, run, &def).await,
-                Drove::ToTheEnd | Drove::Released | Drove::Lost => Ok(()),
-            }
-        });
-    }
-}
-
-/// [`drive`], where a store that could not be reached is no end: the run is tried again later.
-async fn drive_or_wait(
-    engine: &Arc<Inner>,
-    lease: Lease,
-    def: &Program,
-    accept_spec_change: bool,
-) -> Result<Drove, Error> {
-    match drive(engine, lease, def, accept_spec_change).await {
-        Err(error) if error.kind() == ErrorKind::Unavailable => {
-            tracing::warn!(run = %lease.run, %error, "the run could not be driven; trying again");
-            engine.env.sleep(LOOK_EVERY).await;
-            Ok(Drove::Lost)
-        }
-        other => other,
-    }
-}
-
-/// Waits until the run's limit has a place, and takes it; `None` when the run is not ready any more, or
-/// someone else drives it by then.
-async fn stand_in_line(engine: &Arc<Inner>, run: RunId) -> Result<Option<Lease>, Error> {
-    let mut doorbell = engine.store.watch(&run);
-    let mut outage = Outage::default();
-    loop {
-        tokio::select! {
-            _ = doorbell.rung() => {}
-            () = engine.until_closing() => return Ok(None),
-            () = engine.env.sleep(LOOK_EVERY) => {}
-        }
-        let outcome = match engine.store.entry(&run).await {
-            Ok(entry) if entry.over_limit => continue,
-            Ok(_) => engine.claim(&run).await,
-            Err(error) => Err(error.into()),
-        };
-        match outcome {
-            Ok(ClaimOutcome::Claimed(entry)) => return Ok(Some(Lease::of(&entry))),
-            Ok(ClaimOutcome::Limited(_)) => {}
-            Ok(
-                ClaimOutcome::Driven(_) | ClaimOutcome::NotReady(_) | ClaimOutcome::CrashLoop(_),
-            ) => return Ok(None),
-            Err(error) if error.kind() == ErrorKind::Unavailable => {
-                outage.tell(&run, &error, "the run could not be looked at");
-            }
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-/// Waits until the run is ready, claims and drives it, again and again until it has ended.
-async fn keep(engine: &Arc<Inner>, run: RunId, def: &Program) -> Result<(), Error> {
-    let mut doorbell = engine.store.watch(&run);
-    let mut outage = Outage::default();
-    let mut keeps_children = false;
-    // Before the store is asked: one that is away would keep this here.
-    while engine.check_open().is_ok() {
-        let looked = async {
-            if !keeps_children {
-                engine.keep_children(&run).await?;
-                keeps_children = true;
-            }
-            keep_once(engine, run, def).await
-        };
-        let until_ready = match looked.await {
-            Ok(ControlFlow::Break(())) => return Ok(()),
-            Ok(ControlFlow::Continue(until_ready)) => {
-                outage.is_over();
-                until_ready
-            }
-            Err(error) if error.kind() == ErrorKind::Unavailable => {
-                outage.tell(&run, &error, "the run could not be looked at");
-                LOOK_EVERY
-            }
-            Err(error) => return Err(error),
-        };
-        tokio::select! {
-            _ = doorbell.rung() => {}
-            () = engine.until_closing() => {}
-            () = engine.env.sleep(until_ready.clamp(Duration::from_millis(1), LOOK_EVERY)) => {}
-        }
-    }
-    Ok(())
-}
-
-/// Looks at the run once, and drives it when it is ready. Says how long to wait for the next look, or
-/// that there is nothing more to do.
-async fn keep_once(
-    engine: &Arc<Inner>,
-    run: RunId,
-    def: &Program,
-) -> Result<ControlFlow<(), Duration>, Error> {
-    let entry = engine.store.entry(&run).await?;
-    if entry.row.status().is_terminal() || entry.row.facts.spec_digest != def.spec_digest {
-        return Ok(ControlFlow::Break(()));
-    }
-    let now = engine.env.now();
-    let claimable = match &entry.driver {
-        // Ours, but this is the run's only driver here and it is not driving: it was left behind
-        // when the store could not be reached.
-        Some(driver) if driver.owner.id == engine.owner().await?.id() => {
-            engine.release(&run, entry.epoch, driver.owner.id).await?;
-            true
-        }
-        Some(_) | None => entry.is_worth_a_claim(now),
-    };
-    if claimable {
-        match engine.claim(&run).await? {
-            ClaimOutcome::Claimed(entry) => {
-                drive_or_wait(engine, Lease::of(&entry), def, false).await?;
-                return Ok(ControlFlow::Continue(Duration::ZERO));
-            }
-            // Someone else got the place.
-            ClaimOutcome::Limited(_) => return Ok(ControlFlow::Continue(LOOK_EVERY)),
-            ClaimOutcome::Driven(_) | ClaimOutcome::NotReady(_) | ClaimOutcome::CrashLoop(_) => {}
-        }
-    } else if entry.is_in_line(now) {
-        // Ready all the time; the doorbell rings for a place.
-        return Ok(ControlFlow::Continue(LOOK_EVERY));
-    }
-    Ok(ControlFlow::Continue(
-        entry.ready_at.map_or(LOOK_EVERY, |at| at.since(now)),
-    ))
 }

@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::Error;
-use crate::driver::Begin;
+use crate::begin::Begin;
 use crate::engine::{Engine, Inner};
 use crate::handle::RunHandle;
 use crate::program::Program;

@@ -25,6 +25,7 @@
 
 mod agents;
 mod answer;
+mod begin;
 mod budget;
 mod call;
 mod cancel;
@@ -45,6 +46,7 @@ mod handle;
 mod history;
 mod hook;
 mod journal;
+mod lease;
 mod live;
 mod log;
 mod message;

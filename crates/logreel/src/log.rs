@@ -82,7 +82,7 @@ impl<'c> Log<'c> {
         if journal.with_state(|state| state.row.facts.ended.is_some()) {
             return Err(crate::ctx::cancelled());
         }
-        crate::driver::check_lease(&self.0.0).await
+        crate::lease::check_lease(&self.0.0).await
     }
 
     /// Does something that may be given up when the driver stops: when the run was cancelled the error

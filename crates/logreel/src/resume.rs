@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 
 use crate::Error;
-use crate::driver::Begin;
+use crate::begin::Begin;
 use crate::engine::{Engine, Inner};
 use crate::handle::RunHandle;
 use crate::program::Program;

@@ -13,9 +13,10 @@ use logreel_store::{CreateError, Created, Entry, Filter, NewRun, OwnerId};
 use serde::de::DeserializeOwned;
 
 use crate::Error;
-use crate::driver::{Begin, Lease};
+use crate::begin::Begin;
 use crate::engine::Inner;
 use crate::handle::RunHandle;
+use crate::lease::Lease;
 use crate::program::Program;
 
 /// A commit whose outcome is not known is settled by sending it again; a disk that fails every one of

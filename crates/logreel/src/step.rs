@@ -361,7 +361,7 @@ impl Running<'_> {
         if journal.with_state(|state| state.row.facts.ended.is_some()) {
             return Err(crate::ctx::cancelled());
         }
-        crate::driver::check_lease(&self.ctx.0).await
+        crate::lease::check_lease(&self.ctx.0).await
     }
 
     /// One attempt. The outer error ends the step without a record: the run was cancelled.

@@ -9,9 +9,9 @@ use logreel_store::ClaimOutcome;
 use tokio::sync::oneshot;
 
 use crate::Error;
+use crate::begin::Begin;
 use crate::child::FORSAKEN;
 use crate::ctx::Counted;
-use crate::driver::Begin;
 use crate::engine::{Engine, Inner};
 use crate::error::ErrorKind;
 use crate::owner::LOOK_EVERY;

@@ -428,7 +428,7 @@ where
     };
     let given_up = GivenUp::armed(running, attempt).reconciles(reconciles);
     ctx.0.record(started.into(), Vec::new()).await?;
-    crate::driver::check_lease(&ctx.0).await?;
+    crate::lease::check_lease(&ctx.0).await?;
     let outcome = match &ctx.0.engine.stage {
         Some(stage) => running.guarded(Ok(stage.step(running.step))).await,
         None => running.guarded(call(running.step, || work(key))).await,

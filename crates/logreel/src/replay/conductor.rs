@@ -18,7 +18,7 @@ use super::lane::{self, Lane, Waits};
 use super::recording::{Cue, Gives, Recording};
 use super::stage::{Noted, Stage};
 use crate::Error;
-use crate::driver::Begin;
+use crate::begin::Begin;
 use crate::engine::{Engine, Inner};
 use crate::journal::PAGE;
 use crate::program::Program;
