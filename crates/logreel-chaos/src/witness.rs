@@ -298,7 +298,7 @@ impl Witness {
     }
 
     /// The person for whom a run waits that was taken over five times without a new result (SEMANTICS 17): in such weather
-    /// a write in doubt, which is settled seconds after each takeover, may meet that many drivers that are lost.
+    /// that may happen by chance, within the seconds after which a write in doubt is settled.
     pub fn help_runs(&self, database: &Server, port: u16) {
         let sql = "SELECT r.run, l.head_seq FROM runs r JOIN live l ON l.run = r.id \
                    WHERE r.status = 'waiting' AND r.facts LIKE '%crash_loop%'";

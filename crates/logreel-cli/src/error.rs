@@ -5,10 +5,10 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::error::ErrorKind as ClapKind;
-use logreel::ErrorKind;
+use logreel::{ErrorKind, RunId};
 use serde_json::json;
 
-use crate::output;
+use crate::output::{self, Output};
 
 /// An error of the command line itself.
 #[derive(Debug)]
@@ -99,6 +99,16 @@ pub fn tell(failure: &Failure, json: bool) {
     };
     // Nobody is left to tell when stderr is gone.
     writeln!(io::stderr(), "{text}").unwrap_or_default();
+}
+
+/// Says why a run is not gone on with; the exit code for it.
+pub fn leave_alone(run: &RunId, error: &anyhow::Error, out: &Output) -> u8 {
+    let failure = failure_of(error)
+        .unwrap_or_else(|| Failure::new(ErrorKind::Unavailable, error.to_string()));
+    let message = format!("{} is left alone: {}", run.short(), failure.message);
+    let failure = Failure { message, ..failure };
+    tell(&failure, out.json);
+    failure.kind.exit_code()
 }
 
 /// What an error is called; `None` when the reader of our output went away, which is no error.

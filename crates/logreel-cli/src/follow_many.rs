@@ -7,7 +7,7 @@ use logreel::store::SystemEnv;
 use logreel::view::RunView;
 use logreel::{Entry, Env as _, ErrorKind, RunId};
 
-use crate::error::{self, Failure, failure_of};
+use crate::error::{self, failure_of};
 use crate::outcome::{self, Line};
 use crate::output::Output;
 use crate::patience::{self, Patience};
@@ -38,7 +38,7 @@ pub async fn to_the_end(
             let found = match look(acting, &run, out).await {
                 // One that cannot be read keeps nobody from the others.
                 Err(error) if !patience::is_away(&error) => {
-                    codes.push(leave_alone(&run, &error, out));
+                    codes.push(error::leave_alone(&run, &error, out));
                     continue;
                 }
                 found => patience.bear(found)?,
@@ -139,14 +139,4 @@ async fn pause_all(
 /// Whether the store has it and nobody can read it, which is no want of ours.
 fn is_unread(error: &anyhow::Error) -> bool {
     failure_of(error).is_some_and(|it| it.kind.exit_code() == ErrorKind::Corrupt.exit_code())
-}
-
-/// Says why a run is not gone on with; the exit code for it.
-pub fn leave_alone(run: &RunId, error: &anyhow::Error, out: &Output) -> u8 {
-    let failure = failure_of(error)
-        .unwrap_or_else(|| Failure::new(ErrorKind::Unavailable, error.to_string()));
-    let message = format!("{} is left alone: {}", run.short(), failure.message);
-    let failure = Failure { message, ..failure };
-    error::tell(&failure, out.json);
-    failure.kind.exit_code()
 }

@@ -11,7 +11,7 @@ use logreel::{Entry, Env as _, Error, ErrorKind, ResumeOutcome, RunId, Status};
 
 use crate::changed::{self, Said};
 use crate::drive::{self, Followed};
-use crate::error::Failure;
+use crate::error::{self, Failure};
 use crate::outcome::Line;
 use crate::output::Output;
 use crate::settle::{CANCELLED, FAILED, WAITS};
@@ -284,12 +284,12 @@ async fn all(acting: Acting, mut signals: Signals, out: &mut Output) -> anyhow::
             Err(error) if patience::is_away(&error) && taken.is_empty() => return Err(error),
             // Who left now would stop those that were taken already.
             Err(error) if patience::is_away(&error) => {
-                worst.get_or_insert(follow_many::leave_alone(&run, &error, out));
+                worst.get_or_insert(error::leave_alone(&run, &error, out));
                 break;
             }
             // One that cannot be read keeps nobody from the others.
             Err(error) => {
-                worst.get_or_insert(follow_many::leave_alone(&run, &error, out));
+                worst.get_or_insert(error::leave_alone(&run, &error, out));
                 continue;
             }
         };
@@ -307,11 +307,11 @@ async fn all(acting: Acting, mut signals: Signals, out: &mut Output) -> anyhow::
             Err(Error::Driven { .. } | Error::Waiting { .. } | Error::Ended { .. }) => {}
             // The store's fault, and not what the run lacks here.
             Err(error) if error.kind() == ErrorKind::Unavailable => {
-                worst.get_or_insert(follow_many::leave_alone(&run, &error.into(), out));
+                worst.get_or_insert(error::leave_alone(&run, &error.into(), out));
                 break;
             }
             Err(error) if error.kind().exit_code() == ErrorKind::Unavailable.exit_code() => {
-                worst.get_or_insert(follow_many::leave_alone(&run, &error.into(), out));
+                worst.get_or_insert(error::leave_alone(&run, &error.into(), out));
             }
             Err(error) => out.note(format!("{} is left alone: {error}", run.short())),
         }
