@@ -298,7 +298,7 @@ impl Witness {
     }
 
     /// The person for whom a run waits that was taken over five times without a new result (SEMANTICS 17): in such weather
-    /// that may happen by chance, within the seconds after which a write in doubt is settled.
+    /// that may come by chance where writes in doubt follow each other, because one that is made again is no new result.
     pub fn help_runs(&self, database: &Server, port: u16) {
         let sql = "SELECT r.run, l.head_seq FROM runs r JOIN live l ON l.run = r.id \
                    WHERE r.status = 'waiting' AND r.facts LIKE '%crash_loop%'";

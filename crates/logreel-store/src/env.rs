@@ -41,7 +41,7 @@ pub(crate) fn to_micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// As stores read it; a difference of two times that is less than nothing is nothing.
+/// As stores read it; what is less than nothing is nothing.
 pub(crate) fn of_micros(micros: i64) -> Duration {
     Duration::from_micros(u64::try_from(micros).unwrap_or(0))
 }

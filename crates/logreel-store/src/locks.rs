@@ -194,3 +194,17 @@ fn remove(path: &Path) {
 fn nap(pause: Duration) {
     std::thread::sleep(pause);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_number_that_no_process_has_says_that_there_is_none() {
+        assert!(has_process(std::process::id()));
+        assert!(!has_process(i32::MAX.cast_unsigned()));
+        for none in [0, u32::MAX, 1 << 31] {
+            assert!(has_process(none), "{none} is no number of a process");
+        }
+    }
+}

@@ -642,7 +642,7 @@ impl RunStore for MemoryStore {
             Some(Lapsed {
                 epoch: *epoch,
                 owner,
-                taken_ago: now.saturating_sub(*taken),
+                taken_ago: Some(now.saturating_sub(*taken)),
                 unseen: false,
             })
         });

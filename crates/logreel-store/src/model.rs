@@ -195,9 +195,9 @@ pub struct Lapsed {
     pub epoch: Epoch,
     /// The process.
     pub owner: Owner,
-    /// How long ago the run was taken from it, on the clock that leases are counted on: the database's in PostgreSQL, else
-    /// one that nobody sets. Zero when the store cannot tell; whoever waits then counts for itself.
-    pub taken_ago: Duration,
+    /// How long ago the run was taken from it, by the store's own clock, which leases are compared with; `None` when the
+    /// store has none, or it says nothing of that time. Whoever waits then counts for itself.
+    pub taken_ago: Option<Duration>,
     /// It is of this host, and what it left running cannot be seen from here all the same: its notes are in a
     /// folder that is not this process's to read. Like one of another host.
     pub unseen: bool,

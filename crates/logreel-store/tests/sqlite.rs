@@ -654,7 +654,6 @@ async fn a_store_of_the_first_schema_is_brought_up_to_date() {
     place.sql(
         "UPDATE live SET results = lower(hex(results)) WHERE results IS NOT NULL;
          DROP TABLE staged; DROP TABLE origins; DROP INDEX live_limit;
-         ALTER TABLE lapsed DROP COLUMN taken_at;
          ALTER TABLE owners DROP COLUMN duty; ALTER TABLE owners DROP COLUMN beat_at;
          ALTER TABLE live DROP COLUMN limit_max;
          ALTER TABLE live DROP COLUMN limit_key; ALTER TABLE blobs DROP COLUMN shares;

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use logreel_core::event::{PhaseEntered, RunKind, SpecChanged};
 use logreel_core::meaning::effect_key;
-use logreel_core::{Body, Command, Epoch, Event, Json, Payload, Rejected, RunId, RunState, Seq};
+use logreel_core::{
+    Body, Command, Epoch, Event, Json, Payload, Rejected, RunId, RunState, Seq, Timestamp,
+};
 use logreel_store::Doorbell;
 use tokio::task::JoinHandle;
 
@@ -84,6 +86,7 @@ async fn drive_to_stop(
     let doorbell = engine.store.watch_others(&run);
     let mut logged = Logged::default();
     let mut claimed_with: Vec<Event> = Vec::new();
+    let mut drivers: Vec<(Epoch, Timestamp)> = Vec::new();
     let journal = Journal::load(
         &lease,
         owner.id(),
@@ -93,9 +96,16 @@ async fn drive_to_stop(
         def.kind == RunKind::Agent,
         |event| {
             logged.note(&event.body);
-            // What came before is another run's, under epochs of its own.
-            if let Body::RunForked(_) = event.body {
-                claimed_with.clear();
+            match event.body {
+                // What came before is another run's, under epochs of its own.
+                Body::RunForked(_) => {
+                    claimed_with.clear();
+                    drivers.clear();
+                }
+                Body::RunResumed(_) if event.epoch < epoch => {
+                    drivers.push((event.epoch, event.at));
+                }
+                _ => {}
             }
             if lease.tells(event) {
                 claimed_with.push(event.clone());
@@ -137,7 +147,7 @@ async fn drive_to_stop(
         let has_waited = groups::stop_left_behind(&folders, own, &run, engine.lease, env).await;
         // On another host nobody can stop them but their own worker, which has one lease more for it.
         if !has_waited {
-            let left = left_elsewhere(engine, &run, &owner.owner.host).await;
+            let left = left_elsewhere(engine, &run, &owner.owner.host, &drivers).await;
             commands_from = env.monotonic() + left;
         }
     }
@@ -181,9 +191,14 @@ async fn drive_to_stop(
 }
 
 /// How long someone on another host who lost the run by silence may still have commands of it: one lease
-/// from when it was taken over, by us or by an earlier driver. Nobody may ever learn that the silent one is dead, so that
-/// whoever comes later must not wait for it once more.
-async fn left_elsewhere(engine: &Inner, run: &RunId, host: &str) -> Duration {
+/// from when it was taken over, by us or by one of the earlier `drivers` (each with when it began). Nobody may ever
+/// learn that the silent one is dead, so that whoever comes later must not wait for it once more.
+async fn left_elsewhere(
+    engine: &Inner,
+    run: &RunId,
+    host: &str,
+    drivers: &[(Epoch, Timestamp)],
+) -> Duration {
     let lapsed = match engine.store.lapsed(run).await {
         Ok(lapsed) => lapsed,
         Err(error) => {
@@ -191,10 +206,15 @@ async fn left_elsewhere(engine: &Inner, run: &RunId, host: &str) -> Duration {
             return engine.lease;
         }
     };
+    let now = engine.env.now();
     let elsewhere = lapsed
         .iter()
         .filter(|it| it.unseen || it.owner.host != host);
-    let left = elsewhere.map(|it| engine.lease.saturating_sub(it.taken_ago));
+    let left = elsewhere.map(|it| {
+        let taken = drivers.iter().find(|(epoch, _)| *epoch > it.epoch);
+        let passed = taken.map_or(Duration::ZERO, |(_, at)| now.since(*at));
+        engine.lease.saturating_sub(passed)
+    });
     left.max().unwrap_or_default()
 }
 

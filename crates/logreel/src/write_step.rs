@@ -320,8 +320,8 @@ fn know(
 
 /// Waits until whoever announced a write under `epoch` cannot be about to make it any more: it is
 /// known dead or gave its lease back, or the write's timeout and one lease have passed since the run was taken from
-/// it, by this driver or an earlier one: a driver that is lost while it waits does not make the next one begin anew, or a
-/// run that often loses its driver would never settle anything. `false` when there is no timeout to wait for.
+/// it, by this driver or, where the store tells, by an earlier one: a driver that is lost while it waits does not make the
+/// next one begin anew, or a run that often loses its driver would never settle anything. `false` when there is no timeout to wait for.
 pub(crate) async fn has_settled(
     ctx: &Ctx,
     epoch: Epoch,
@@ -329,6 +329,7 @@ pub(crate) async fn has_settled(
 ) -> Result<bool, TaskError> {
     let (journal, pulse) = (&ctx.0.journal, &ctx.0.pulse);
     let mut outage = Outage::default();
+    let mut settled_at = None;
     loop {
         let left = match journal.store.lapsed(&journal.run).await {
             Ok(lapsed) => {
@@ -338,8 +339,14 @@ pub(crate) async fn has_settled(
                 let Some(timeout) = timeout else {
                     return Ok(false);
                 };
-                let here = journal.env.monotonic().saturating_sub(ctx.0.began);
-                let left = (timeout + pulse.lease()).saturating_sub(here.max(silent.taken_ago));
+                let now = journal.env.monotonic();
+                // Asked once: a store's clock that is set forward does not cut short what is left.
+                let settled_at = *settled_at.get_or_insert_with(|| {
+                    let passed = silent.taken_ago.unwrap_or_default();
+                    let passed = passed.max(now.saturating_sub(ctx.0.began));
+                    now + (timeout + pulse.lease()).saturating_sub(passed)
+                });
+                let left = settled_at.saturating_sub(now);
                 if left.is_zero() {
                     return Ok(true);
                 }

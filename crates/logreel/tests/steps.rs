@@ -366,10 +366,21 @@ async fn a_write_in_doubt_waits_for_a_person_and_is_never_repeated_blind() {
 
 /// A task that writes once, with reconcile, and hangs the first time it writes.
 fn hanging_write(engine: &Engine, calls: &Counter, timeout: Option<Duration>) -> Task<(), u32> {
-    let called = Arc::clone(calls);
+    hanging_write_after(engine, calls, timeout, Duration::ZERO)
+}
+
+/// One that comes to its write after a while.
+fn hanging_write_after(
+    engine: &Engine,
+    calls: &Counter,
+    timeout: Option<Duration>,
+    after: Duration,
+) -> Task<(), u32> {
+    let (called, env) = (Arc::clone(calls), Arc::clone(engine.env()));
     engine.task("hangs", move |ctx: Ctx, (): ()| {
-        let called = Arc::clone(&called);
+        let (called, env) = (Arc::clone(&called), Arc::clone(&env));
         async move {
+            env.sleep(after).await;
             let not_done = |_| async { Ok::<_, TaskError>(Reconciled::NotDone) };
             let write = |_key| async {
                 if called.fetch_add(1, Ordering::SeqCst) == 0 {
@@ -431,36 +442,59 @@ async fn reconcile_is_asked_at_once_of_the_dead_and_of_the_silent_after_timeout_
 #[tokio::test(start_paused = true)]
 async fn whoever_takes_over_from_one_that_waited_for_a_silent_driver_goes_on_waiting() {
     let (lease, timeout) = (Duration::from_secs(10), minutes(5));
+    // On a store that tells when the silent one lost the run.
+    let engine = TestEngine::new().await.unwrap();
+    let calls = Counter::default();
+    let task = hanging_write(&engine, &calls, Some(timeout));
+    let run = task.start(&()).await.unwrap().id();
+    until(&engine, run, "step.started").await;
+    engine.vanish().await;
+    let mut taken = None;
+    for epoch in 2..5 {
+        let next = engine.another().await.unwrap();
+        let task = hanging_write(&next, &calls, Some(timeout));
+        task.start(&()).id(run).await.unwrap();
+        until_entry(&next, run, |entry| entry.epoch.0 == epoch).await;
+        taken.get_or_insert(next.env().monotonic());
+        next.env().sleep(minutes(1)).await;
+        next.vanish().await;
+    }
+    assert_eq!(calls.load(Ordering::SeqCst), 1, "it may still be writing");
+    let last = engine.another().await.unwrap();
+    let task = hanging_write(&last, &calls, Some(timeout));
+    let run = task.start(&()).id(run).await.unwrap();
+    assert_eq!(run.wait().await.unwrap(), Outcome::Completed(7));
+    let waited = last.env().monotonic().saturating_sub(taken.unwrap());
+    let least = timeout + lease;
+    assert!(
+        waited >= least && waited < least + Duration::from_secs(2),
+        "{waited:?}"
+    );
+    assert_eq!(calls.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_is_reached_late_is_waited_for_from_the_takeover() {
+    let (lease, timeout) = (Duration::from_secs(10), minutes(5));
     for world in Virtual::both() {
         let engine = world.engine().await;
         let calls = Counter::default();
-        let task = hanging_write(&engine, &calls, Some(timeout));
+        let task = hanging_write_after(&engine, &calls, Some(timeout), minutes(2));
         let run = task.start(&()).await.unwrap().id();
         until(&engine, run, "step.started").await;
         engine.vanish().await;
-        // More of them than a run may lose without a result, if each began to wait anew.
-        let mut taken = Vec::new();
-        for epoch in 2..5 {
-            let next = engine.another().await.unwrap();
-            let task = hanging_write(&next, &calls, Some(timeout));
-            task.start(&()).id(run).await.unwrap();
-            until_entry(&next, run, |entry| entry.epoch.0 == epoch).await;
-            taken.push(next.env().monotonic());
-            next.env().sleep(minutes(1)).await;
-            next.vanish().await;
-        }
-        assert_eq!(calls.load(Ordering::SeqCst), 1, "it may still be writing");
-        let last = engine.another().await.unwrap();
-        let task = hanging_write(&last, &calls, Some(timeout));
+        let next = engine.another().await.unwrap();
+        let task = hanging_write_after(&next, &calls, Some(timeout), minutes(2));
         let run = task.start(&()).id(run).await.unwrap();
+        let entry = until_entry(&next, run.id(), |entry| entry.epoch.0 == 2).await;
         assert_eq!(run.wait().await.unwrap(), Outcome::Completed(7));
-        let waited = last.env().monotonic().saturating_sub(taken[0]);
+        let row = run.entry().await.unwrap().row;
+        let waited = row.updated_at.since(entry.row.updated_at);
         let least = timeout + lease;
         assert!(
             waited >= least && waited < least + Duration::from_secs(2),
             "{waited:?}"
         );
-        assert_eq!(calls.load(Ordering::SeqCst), 2);
     }
 }
 

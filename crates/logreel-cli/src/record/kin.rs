@@ -122,19 +122,19 @@ impl Kin {
     }
 }
 
-/// The group and the session of a process that runs, from its line in `/proc`. One that the system is about to forget
-/// has neither: it shows as -1, which is no process to be told anything.
+/// The group and the session of a process that runs, from its line in `/proc`. The state there is that of its first
+/// thread: while others run, it does too. One that the system is about to forget is in no group, which shows as -1.
 fn running_in(stat: &str) -> Option<(Pid, Pid)> {
     let (_, after_name) = stat.rsplit_once(')')?;
     let mut fields = after_name.split_ascii_whitespace();
-    if matches!(fields.next()?, "Z" | "X" | "x") {
-        return None;
-    }
+    let has_ended = matches!(fields.next()?, "Z" | "X" | "x");
     let mut pid = |skipped| {
         let number = fields.nth(skipped)?.parse().ok();
         Pid::from_raw(number.filter(|it| *it > 0)?)
     };
-    Some((pid(1)?, pid(0)?))
+    let found = (pid(1)?, pid(0)?);
+    let threads: u32 = fields.nth(13)?.parse().ok()?;
+    (!has_ended || threads > 1).then_some(found)
 }
 
 fn said(told: rustix::io::Result<()>) {
@@ -150,14 +150,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_is_being_forgotten_has_no_group() {
-        let found = |line: &str| {
-            let (group, session) = running_in(line)?;
+    fn a_process_runs_while_a_thread_does_and_one_that_is_being_forgotten_has_no_group() {
+        let found = |name: &str, begins: &str, threads: u32| {
+            let line =
+                format!("42 ({name}) {begins} 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 {threads} 0");
+            let (group, session) = running_in(&line)?;
             Some((group.as_raw_pid(), session.as_raw_pid()))
         };
-        assert_eq!(found("42 (a) b) S 1 77 76 0 -1 4194560"), Some((77, 76)));
-        assert_eq!(found("42 (sh) Z 1 77 76 0 -1 4194560"), None);
-        assert_eq!(found("42 (sh) X 0 -1 -1 0 -1 4194560"), None);
-        assert_eq!(found("42 (sh) S 0 -1 -1 0 -1 4194560"), None);
+        assert_eq!(found("a) b", "S 1 77 76", 1), Some((77, 76)));
+        assert_eq!(found("sh", "Z 1 77 76", 1), None);
+        assert_eq!(found("sh", "Z 1 77 76", 2), Some((77, 76)));
+        assert_eq!(found("sh", "X 0 -1 -1", 0), None);
+        assert_eq!(found("sh", "S 0 -1 -1", 1), None);
     }
 }

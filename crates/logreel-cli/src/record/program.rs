@@ -344,15 +344,14 @@ impl AtWork {
     }
 }
 
-/// Stops this process and whoever its shell started with it, and returns when the shell goes on with them. Nobody can
-/// stop a group that no shell waits for; then it returns at once.
+/// Stops this process and whoever its shell started with it (its own group, which may have no number here), and returns
+/// when the shell goes on with them. Nobody can stop a group that no shell waits for; then it returns at once.
 #[expect(
     clippy::disallowed_methods,
     reason = "the store must not write meanwhile, and what awaits may be overtaken"
 )]
 fn stop_own_group() -> rustix::io::Result<()> {
-    let own = rustix::process::getpgrp();
-    rustix::process::kill_process_group(own, Signal::TSTP)?;
+    rustix::process::kill_current_process_group(Signal::TSTP)?;
     std::thread::sleep(STOP_TAKES);
     Ok(())
 }

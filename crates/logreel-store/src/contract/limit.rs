@@ -218,6 +218,7 @@ pub async fn a_place_whose_lease_ran_out_is_taken_from_its_holder(harness: &dyn 
     assert!(in_line(&world, &entry));
     let lapsed = world.store.lapsed(&frozen.run).await.expect("lapsed");
     assert_eq!(lapsed.len(), 1, "it may still be about to write");
+    assert!(lapsed[0].taken_ago.is_none_or(|ago| ago.is_zero()));
 
     other.release().await;
     let again = world.claimed(&frozen.run, two).await;

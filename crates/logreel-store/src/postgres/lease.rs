@@ -338,7 +338,9 @@ pub(super) async fn lapsed(tx: &Tx, run: &RunId) -> Result<Vec<Lapsed>, Halt> {
     for row in tx.query(&sql, &[&stored.id, &now]).await? {
         let epoch = Epoch(rows::unsigned(row.try_get(0)?));
         let owner = OwnerId(rows::unsigned(row.try_get(1)?));
-        let taken_ago = row.try_get::<_, Option<i64>>(2)?.map(of_micros);
+        let taken_ago: Option<i64> = row.try_get(2)?;
+        // A clock that was set back, or that of another server, says nothing of a time that is still to come.
+        let taken_ago = taken_ago.filter(|it| *it >= 0).map(of_micros);
         match tx.shared.owners.look_up(tx, owner).await? {
             None | Some((_, Life::Dead)) => {}
             Some((owner, Life::Beating | Life::Silent)) => {
@@ -346,7 +348,7 @@ pub(super) async fn lapsed(tx: &Tx, run: &RunId) -> Result<Vec<Lapsed>, Halt> {
                 lapsed.push(Lapsed {
                     epoch,
                     owner,
-                    taken_ago: taken_ago.unwrap_or_default(),
+                    taken_ago,
                     unseen,
                 });
             }

@@ -12,7 +12,6 @@ use super::open::Shared;
 use super::owners::Life;
 use super::rows::{self, Mark, Stored};
 use super::writer::Tx;
-use crate::env::{of_micros, to_micros};
 use crate::tip::prepare;
 use crate::tips::Known;
 use crate::{ClaimOutcome, Claimable, Entry, Error, Lapsed, Owner, OwnerId};
@@ -257,13 +256,11 @@ pub(super) fn note_lapse(tx: &Tx<'_>, stored: &Stored) -> rusqlite::Result<()> {
 }
 
 pub(super) fn lapse(tx: &Tx<'_>, id: i64, epoch: Epoch, holder: OwnerId) -> rusqlite::Result<()> {
-    let sql = "INSERT INTO lapsed (run, epoch, owner, taken_at) VALUES (?1, ?2, ?3, ?4)
-        ON CONFLICT DO NOTHING";
+    let sql = "INSERT INTO lapsed (run, epoch, owner) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING";
     tx.conn.prepare_cached(sql)?.execute(params![
         id,
         epoch.0.cast_signed(),
-        holder.0.cast_signed(),
-        to_micros(tx.shared.env.monotonic())
+        holder.0.cast_signed()
     ])?;
     Ok(())
 }
@@ -274,10 +271,9 @@ pub(super) fn lapsed(conn: &Connection, shared: &Shared, run: &RunId) -> Result<
     if stored.row.status().is_terminal() {
         return Ok(Vec::new());
     }
-    let sql = "SELECT epoch, owner, ?2 - taken_at FROM lapsed WHERE run = ?1 ORDER BY epoch";
-    let mut statement = conn.prepare_cached(sql)?;
-    let now = to_micros(shared.env.monotonic());
-    let mut rows = statement.query([stored.id, now])?;
+    let mut statement =
+        conn.prepare_cached("SELECT epoch, owner FROM lapsed WHERE run = ?1 ORDER BY epoch")?;
+    let mut rows = statement.query([stored.id])?;
     let mut lapsed = Vec::new();
     while let Some(row) = rows.next()? {
         let epoch = Epoch(rows::unsigned(row.get(0)?));
@@ -287,10 +283,8 @@ pub(super) fn lapsed(conn: &Connection, shared: &Shared, run: &RunId) -> Result<
             Some((owner, Life::Beating | Life::Silent)) => lapsed.push(Lapsed {
                 epoch,
                 owner,
-                taken_ago: row
-                    .get::<_, Option<i64>>(2)?
-                    .map(of_micros)
-                    .unwrap_or_default(),
+                // No clock goes on over a start of the machine, and on one machine the dead are known to be dead.
+                taken_ago: None,
                 unseen: false,
             }),
         }

@@ -12,7 +12,7 @@
 use rusqlite::Connection;
 
 /// Changes with the tables.
-pub(super) const VERSION: u32 = 7;
+pub(super) const VERSION: u32 = 6;
 
 /// What each version brought, for people.
 pub(super) const BRINGS: [&str; VERSION as usize] = [
@@ -22,7 +22,6 @@ pub(super) const BRINGS: [&str; VERSION as usize] = [
     "sums of results as bytes",
     "blobs ahead of the events that name them",
     "what owners are there for, and when they were heard last",
-    "when a silent driver lost its run",
 ];
 
 /// The page size of a new store. A row of more than half a page has the page to itself, and one of more
@@ -172,11 +171,7 @@ CREATE TABLE owners (
 
 -- Who lost the lease of a run in `live` by silence, and is not known dead.
 CREATE TABLE lapsed (
-  run INTEGER NOT NULL, epoch INTEGER NOT NULL, owner INTEGER NOT NULL,
-  -- On the clock of this host that counts from its start. Whoever drove before that is dead, so that it does not matter
-  -- how long ago it was. Null of builds that did not say.
-  taken_at INTEGER,
-  PRIMARY KEY (run, epoch)
+  run INTEGER NOT NULL, epoch INTEGER NOT NULL, owner INTEGER NOT NULL, PRIMARY KEY (run, epoch)
 ) WITHOUT ROWID;
 CREATE INDEX lapsed_owner ON lapsed (owner);
 
@@ -236,12 +231,6 @@ pub(super) fn upgrade(conn: &Connection) -> rusqlite::Result<()> {
             "ALTER TABLE owners ADD COLUMN duty TEXT;
              ALTER TABLE owners ADD COLUMN beat_at INTEGER;
              PRAGMA user_version = 6;",
-        )?;
-    }
-    if version(conn)? == 6 {
-        conn.execute_batch(
-            "ALTER TABLE lapsed ADD COLUMN taken_at INTEGER;
-             PRAGMA user_version = 7;",
         )?;
     }
     Ok(())
