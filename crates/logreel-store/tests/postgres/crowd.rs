@@ -51,7 +51,7 @@ impl Crowd {
                FROM live, copied)
              INSERT INTO queue (run, owner, since, ready_at)
              SELECT id, {owner}, 0, CASE WHEN {owner} IS NULL THEN 0 END FROM copied;
-             ANALYZE",
+             ANALYZE runs, live, queue, owners",
             self.schema
         );
         admin().await.batch_execute(&sql).await.unwrap();
