@@ -101,6 +101,7 @@ macro_rules! contract_tests {
             an_imported_run_is_what_it_was
             an_import_is_read_only_until_it_is_taken_over
             an_import_goes_on_from_what_is_here
+            an_import_does_not_take_a_silent_driver_for_dead
             an_import_that_does_not_hold_writes_nothing
             a_fork_is_imported_whole
             news_tell_of_an_import_once_in_its_order

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use logreel_core::codec::StoredBody;
 use logreel_core::event::{Phase, Relation, RunKind, RunStarted, WaitKind};
-use logreel_core::{Blob, Digest, Draft, Head, Json, Outside, Payload, Record, RunId, Seq};
+use logreel_core::{Blob, Digest, Draft, Epoch, Head, Json, Outside, Payload, Record, RunId, Seq};
 use serde_json::json;
 
 use super::facts::{
@@ -14,8 +14,8 @@ use super::world::{World, list_all, read_all};
 use super::{Harness, check_run};
 use crate::import::Fault;
 use crate::{
-    AppendError, Claimable, CreateError, Created, Env, Error, Filter, ForkAt, Import, ImportError,
-    ImportedBlob, MemoryStore, NewFork, NewRun, RunStore, Since, Source,
+    AppendError, ClaimOutcome, Claimable, CreateError, Created, Env, Error, Filter, ForkAt, Import,
+    ImportError, ImportedBlob, MemoryStore, NewFork, NewRun, OwnerId, RunStore, Since, Source,
 };
 
 /// A log in memory.
@@ -353,6 +353,54 @@ pub async fn an_import_goes_on_from_what_is_here(harness: &dyn Harness) {
         .await
         .expect("its end comes too");
     assert!(!ended.read_only && ended.row.facts.ended.is_some());
+    world.finish().await;
+}
+
+/// Rule 24: an import proves no more than a takeover that a driver which fell silent is dead.
+pub async fn an_import_does_not_take_a_silent_driver_for_dead(harness: &dyn Harness) {
+    let world = World::new(harness).await;
+    let there = elsewhere(&world);
+    let mut silent = world.driven(task("carried")).await;
+    silent
+        .write(vec![
+            phase(Phase::Executing),
+            step_started("open", logreel_core::event::Effect::Write),
+        ])
+        .await;
+    let (run, known) = (silent.run, silent.head);
+    let copy = there
+        .store
+        .import(packed(&*world.store, &run, None).await)
+        .await;
+    copy.expect("it is taken in");
+    there.store.take_over(&run).await.expect("it is taken over");
+    let owner = there.owner(7).await;
+    let mut away = there.claimed(&run, owner).await;
+    away.write(vec![step("one", json!(1))]).await;
+    // Others of this store are heard, and see that this one is not.
+    let two = world.owner(2).await;
+    let claimed = world.store.claim(&run, two).await;
+    assert!(matches!(claimed, Ok(ClaimOutcome::Driven(_))));
+    world.env.advance(harness.lease());
+    world
+        .store
+        .import(packed(&*there.store, &run, Some(known)).await)
+        .await
+        .expect("nobody drives it");
+    let lapsed = async || {
+        let lapsed = world.store.lapsed(&run).await.expect("lapsed drivers");
+        let known = lapsed.into_iter().map(|it| (it.epoch, it.owner.id));
+        known.collect::<Vec<_>>()
+    };
+    assert_eq!(lapsed().await, [(Epoch(1), OwnerId(1))]);
+    away.complete(json!("done")).await;
+    let head = world.entry(&run).await.row.head;
+    let ended = world
+        .store
+        .import(packed(&*there.store, &run, Some(head)).await)
+        .await;
+    assert!(ended.is_ok_and(|ended| ended.row.facts.ended.is_some()));
+    assert_eq!(lapsed().await, [], "an ended run has nothing to settle");
     world.finish().await;
 }
 

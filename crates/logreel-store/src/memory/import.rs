@@ -59,7 +59,13 @@ impl MemoryStore {
         let read_only = !tip.row.status().is_terminal();
         match head {
             Some(_) => {
+                let holder = state.run(&run)?.lease.map(|(holder, _)| holder);
+                let silent = holder.filter(|holder| !state.has_left(*holder));
+                let taken = self.0.env.monotonic();
                 let it = state.run_mut(&run)?;
+                let under = it.epoch;
+                it.lapsed
+                    .extend(silent.map(|holder| (under, holder, taken)));
                 it.tip = tip;
                 it.log.extend(records);
                 it.epoch = epoch;

@@ -10,6 +10,8 @@ use tokio_postgres::types::Type;
 use super::append::{settle, wake_parent, write_facts};
 use super::create::{KEY_KEPT, insert_labels, insert_run};
 use super::failure::Halt;
+use super::lease::note_lapse;
+use super::owners::Life;
 use super::rows::{self, Stored};
 use super::schema::CLOCK;
 use super::writer::Tx;
@@ -82,7 +84,14 @@ async fn check(
     if here.erased {
         return Err(Error::ErasedRun(import.row.run).into());
     }
-    if here.has_beating_holder() {
+    let heard = match &here.holder {
+        Some((holder, Life::Silent)) => {
+            let silent = tx.shared.owners.stays_silent(tx, holder.id).await;
+            !silent.map_err(Halt::lift)?
+        }
+        Some(_) | None => here.has_beating_holder(),
+    };
+    if heard {
         let owner = here.holder.as_ref();
         let by = owner.map_or_else(String::new, |(owner, _)| owner.to_string());
         let run = import.row.run;
@@ -325,7 +334,15 @@ async fn project(
 ) -> Result<(), Halt<ImportError>> {
     let (row, facts) = (&import.row, &import.row.facts);
     let ended = facts.ended.is_some();
-    for table in ["live", "queue", "active", "lapsed"] {
+    // Whoever fell silent here may still be about to make the write that the log leaves open.
+    let over = match here {
+        Some(here) if !ended => {
+            note_lapse(tx, here).await.map_err(Halt::lift)?;
+            &["live", "queue", "active"][..]
+        }
+        Some(_) | None => &["live", "queue", "active", "lapsed"],
+    };
+    for table in over {
         let sql = format!("DELETE FROM {table} WHERE run = $1");
         tx.exec(&sql, &[&id]).await?;
     }

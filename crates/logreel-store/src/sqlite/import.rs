@@ -6,6 +6,7 @@ use rusqlite::{OptionalExtension, params};
 use super::append::{settle, wake_parent};
 use super::create::{KEY_KEPT, insert_labels, insert_run};
 use super::failure::Halt;
+use super::lease::note_lapse;
 use super::rows::{self, Stored};
 use super::search;
 use super::writer::Tx;
@@ -194,7 +195,15 @@ fn project(
 ) -> Result<(), Halt<ImportError>> {
     let (row, facts, conn) = (&import.row, &import.row.facts, tx.conn);
     let ended = facts.ended.as_ref();
-    for table in ["live", "active", "lapsed"] {
+    // Whoever fell silent here may still be about to make the write that the log leaves open.
+    let over = match here {
+        Some(here) if ended.is_none() => {
+            note_lapse(tx, here)?;
+            &["live", "active"][..]
+        }
+        Some(_) | None => &["live", "active", "lapsed"],
+    };
+    for table in over {
         conn.prepare_cached(&format!("DELETE FROM {table} WHERE run = ?1"))?
             .execute([id])?;
     }
