@@ -191,8 +191,9 @@ async fn drive_to_stop(
 }
 
 /// How long someone on another host who lost the run by silence may still have commands of it: one lease
-/// from when it was taken over, by us or by one of the earlier `drivers` (each with when it began). Nobody may ever
-/// learn that the silent one is dead, so that whoever comes later must not wait for it once more.
+/// from when it was taken over, by us or by an earlier driver. A store that does not tell has it in the log: `drivers` are
+/// those before us, each with when it began. Nobody may ever learn that the silent one is dead, so that whoever comes later
+/// must not wait for it once more.
 async fn left_elsewhere(
     engine: &Inner,
     run: &RunId,
@@ -211,9 +212,13 @@ async fn left_elsewhere(
         .iter()
         .filter(|it| it.unseen || it.owner.host != host);
     let left = elsewhere.map(|it| {
-        let taken = drivers.iter().find(|(epoch, _)| *epoch > it.epoch);
-        let passed = taken.map_or(Duration::ZERO, |(_, at)| now.since(*at));
-        engine.lease.saturating_sub(passed)
+        let by_the_log = || {
+            let taken = drivers.iter().find(|(epoch, _)| *epoch > it.epoch);
+            taken.map_or(Duration::ZERO, |(_, at)| now.since(*at))
+        };
+        engine
+            .lease
+            .saturating_sub(it.taken_ago.unwrap_or_else(by_the_log))
     });
     left.max().unwrap_or_default()
 }

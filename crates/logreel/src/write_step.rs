@@ -340,11 +340,11 @@ pub(crate) async fn has_settled(
                     return Ok(false);
                 };
                 let now = journal.env.monotonic();
-                // Asked once: a store's clock that is set forward does not cut short what is left.
+                // Asked once, for the store's clock may be set forward while this waits.
                 let settled_at = *settled_at.get_or_insert_with(|| {
                     let passed = silent.taken_ago.unwrap_or_default();
                     let passed = passed.max(now.saturating_sub(ctx.0.began));
-                    now + (timeout + pulse.lease()).saturating_sub(passed)
+                    now.saturating_add(timeout.saturating_add(pulse.lease()).saturating_sub(passed))
                 });
                 let left = settled_at.saturating_sub(now);
                 if left.is_zero() {

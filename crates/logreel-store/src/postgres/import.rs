@@ -84,20 +84,17 @@ async fn check(
     if here.erased {
         return Err(Error::ErasedRun(import.row.run).into());
     }
-    let heard = match &here.holder {
-        Some((holder, Life::Silent)) => {
-            let silent = tx.shared.owners.stays_silent(tx, holder.id).await;
-            !silent.map_err(Halt::lift)?
-        }
-        Some(_) | None => here.has_beating_holder(),
-    };
-    if heard {
-        let owner = here.holder.as_ref();
-        let by = owner.map_or_else(String::new, |(owner, _)| owner.to_string());
-        let run = import.row.run;
-        return Err(Halt::Refused(ImportError::Driven { run, by }));
+    match here.has_beating_holder() {
+        true => Err(driven(here)),
+        false => Ok(()),
     }
-    Ok(())
+}
+
+fn driven(here: &Stored) -> Halt<ImportError> {
+    let owner = here.holder.as_ref();
+    let by = owner.map_or_else(String::new, |(owner, _)| owner.to_string());
+    let run = here.row.run;
+    Halt::Refused(ImportError::Driven { run, by })
 }
 
 /// A key has one run, and outlives it by 30 days (SEMANTICS 6).
@@ -334,6 +331,15 @@ async fn project(
 ) -> Result<(), Halt<ImportError>> {
     let (row, facts) = (&import.row, &import.row.facts);
     let ended = facts.ended.is_some();
+    // Only now: its beats wait from here on, and a log may be long.
+    if let Some(here) = here
+        && let Some((holder, Life::Silent)) = &here.holder
+    {
+        let silent = tx.shared.owners.stays_silent(tx, holder.id).await;
+        if !silent.map_err(Halt::lift)? {
+            return Err(driven(here));
+        }
+    }
     // Whoever fell silent here may still be about to make the write that the log leaves open.
     let over = match here {
         Some(here) if !ended => {

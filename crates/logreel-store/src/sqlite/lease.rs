@@ -283,7 +283,7 @@ pub(super) fn lapsed(conn: &Connection, shared: &Shared, run: &RunId) -> Result<
             Some((owner, Life::Beating | Life::Silent)) => lapsed.push(Lapsed {
                 epoch,
                 owner,
-                // No clock goes on over a start of the machine, and on one machine the dead are known to be dead.
+                // A file has no clock that goes on over a start of the machine and is the same in every container.
                 taken_ago: None,
                 unseen: false,
             }),

@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use logreel_core::event::{Parent, Relation, RunKind, RunLimit, RunStarted};
-use logreel_core::{AppendId, Epoch, Outside, Seq, Timestamp};
+use logreel_core::{AppendId, Epoch, Outside, Record, Seq, Timestamp};
+use logreel_store::import::Fault;
 use logreel_store::postgres::Options;
 use logreel_store::sqlite::this_host;
 use logreel_store::{
-    ClaimOutcome, Claimable, Env, Error, Owner, OwnerId, PostgresStore, RunStore, SystemEnv,
+    ClaimOutcome, Claimable, Env, Error, Import, ImportError, ImportedBlob, Owner, OwnerId,
+    PostgresStore, RunStore, Source, SystemEnv,
 };
 use tempfile::TempDir;
 
@@ -362,6 +364,61 @@ async fn a_dead_owner_whose_notes_cannot_be_seen_is_like_one_of_another_host_on_
         [(pen.owner, true)],
         "it may have left something running"
     );
+}
+
+/// What adds nothing to a log.
+struct Nothing;
+
+impl Source for Nothing {
+    fn next_event(&mut self) -> Result<Option<Record>, Fault> {
+        Ok(None)
+    }
+
+    fn next_blob(&mut self) -> Result<Option<ImportedBlob>, Fault> {
+        Ok(None)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_takes_nothing_from_a_driver_that_is_heard_at_this_moment_on_postgres() {
+    let (url, schema) = in_schema(&server());
+    let locks = TempDir::new().unwrap();
+    let pen = Pen::new(PostgresStore::open(&url, options(&locks)).await.unwrap()).await;
+    let import = async || {
+        let entry = pen.store.entry(&pen.run).await.expect("an entry");
+        let import = Import {
+            after: Some(entry.row.head),
+            row: entry.row,
+            results: entry.results,
+            keys: pen
+                .store
+                .keys(&pen.run)
+                .await
+                .unwrap()
+                .into_iter()
+                .filter_map(|(run, key)| Some((run, key?)))
+                .collect(),
+            source: Box::new(Nothing),
+        };
+        pen.store.import(import).await
+    };
+    let admin = admin().await;
+    let id = pen.owner.0.cast_signed();
+    let sql = format!("UPDATE {schema}.owners SET beat_at = 0 WHERE id = {id}");
+    admin.batch_execute(&sql).await.unwrap();
+    // Its beat is on its way.
+    let sql = format!("BEGIN; SELECT 1 FROM {schema}.owners WHERE id = {id} FOR UPDATE");
+    admin.batch_execute(&sql).await.unwrap();
+    let refused = import().await;
+    assert!(
+        matches!(refused, Err(ImportError::Driven { .. })),
+        "{refused:?}"
+    );
+    admin.batch_execute("ROLLBACK").await.unwrap();
+    import().await.expect("it stays silent");
+    let lapsed = pen.store.lapsed(&pen.run).await.expect("a list");
+    let lapsed: Vec<_> = lapsed.iter().map(|it| it.owner.id).collect();
+    assert_eq!(lapsed, [pen.owner]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
