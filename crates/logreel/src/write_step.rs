@@ -319,9 +319,10 @@ fn know(
 }
 
 /// Waits until whoever announced a write under `epoch` cannot be about to make it any more: it is
-/// known dead or gave its lease back, or the write's timeout and one lease have passed since the run was taken from
-/// it, by this driver or, where the store tells, by an earlier one: a driver that is lost while it waits does not make the
-/// next one begin anew, or a run that often loses its driver would never settle anything. `false` when there is no timeout to wait for.
+/// known dead or gave its lease back, or the write's timeout and one lease have passed since the run was
+/// taken from it, by this driver or, where the store tells, by an earlier one. So a driver that is lost
+/// while it waits does not make the next one begin anew, and a run that often loses its driver settles
+/// its writes all the same. `false` when there is no timeout to wait for.
 pub(crate) async fn has_settled(
     ctx: &Ctx,
     epoch: Epoch,
